@@ -29,7 +29,7 @@ WORDS: Final = re.compile(
 _CHANGELOG: Final = "CHANGELOG.md"
 _STYLE: Final = "CONTRIBUTING.md"
 """Quotes old sentences beside better ones."""
-_BINARY: Final = {".gz", ".parquet", ".png", ".safetensors"}
+_BINARY: Final = {".bloom", ".gz", ".parquet", ".png", ".safetensors"}
 _DATA: Final = {".csv", ".json", ".jsonl", ".svg", ".trec", ".txt"}
 """Endings of files that quote what others wrote."""
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import evenmesh_models
 from benchmarks import page
-from benchmarks.rerank_table import judged_sets, table
+from benchmarks.rerank_table import judged_sets, seen, table
 from benchmarks.rerank_table.judged_sets import JudgedSet
 from benchmarks.rerank_table.scoring import digest, score, score_set
 from benchmarks.rerank_table.table import Pool
@@ -85,7 +85,7 @@ def main() -> int:
         grid=table.GRID,
     )
     text += table.markdown(sets, found)
-    text += _fusions(fusions) + _calibration(sets, pools)
+    text += _fusions(fusions) + _calibration(sets, pools) + seen.section(sets) + "\n"
     if given.out is None:
         sys.stdout.write(text)
     else:

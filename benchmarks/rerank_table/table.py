@@ -251,12 +251,11 @@ def markdown(sets: Mapping[str, JudgedSet], found: Mapping[str, Mapping[str, Mea
 def _row(
     pipeline: str, of: Mapping[str, Measured], sets: Mapping[str, JudgedSet], metric: str
 ) -> dict[str, str]:
-    row = {"pipeline": pipeline}
+    unseen = [np.nanmean(getattr(of[name], metric)) for name in sets if not sets[name].trained]
+    row = {"pipeline": pipeline, "mean of unseen": f"{np.mean(unseen):.3f}"}
     for name in sets:
         mark = "*" if of[name].trained else ""
         row[name] = f"{np.nanmean(getattr(of[name], metric)):.3f}{mark}"
-    unseen = [np.nanmean(getattr(of[name], metric)) for name in sets if not sets[name].trained]
-    row["mean of unseen"] = f"{np.mean(unseen):.3f}"
     return row
 
 
@@ -266,12 +265,12 @@ def _differences(
     baseline: Mapping[str, Measured],
     sets: Mapping[str, JudgedSet],
 ) -> dict[str, str]:
-    row = {"pipeline": pipeline}
+    unseen = [name for name in sets if not sets[name].trained]
+    mean = _macro([of[name].ndcg - baseline[name].ndcg for name in unseen])
+    row = {"pipeline": pipeline, "mean of unseen": mean}
     for name in sets:
         difference = paired_bootstrap(of[name].ndcg, baseline[name].ndcg, rng=_SEED).difference
         row[name] = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-    unseen = [name for name in sets if not sets[name].trained]
-    row["mean of unseen"] = _macro([of[name].ndcg - baseline[name].ndcg for name in unseen])
     return row
 
 

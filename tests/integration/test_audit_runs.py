@@ -174,8 +174,10 @@ def test_records_are_whole_and_reports_read_them(undisturbed: tuple[dict[str, by
     page = (report / "report.html").read_text()
     assert "evenmesh-pointer" in page
     assert "seed 0" in page
+    assert "questions is in the training of evenmesh-pointer" in page  # the demo's are our own
     names = {path.name for path in report.iterdir()}
     assert {
+        "overlap.csv",
         "evenmesh-pointer-exposure.csv",
         "evenmesh-pointer-utility-summary.csv",
         "evenmesh-pointer-utility-disparity-utility.svg",

@@ -33,6 +33,9 @@ MAX_LENGTH: Final = 256
 WORDS: Final = "bert.embeddings.word_embeddings.weight"
 """Name of the embeddings in the whole model; the base model has those of words only."""
 
+TRAINED_TEXTS: Final = "trained_texts.bloom"
+"""Name of the hashes of what a model was trained on: copied, as later training adds to them."""
+
 AGENT_TOKENS: Final = "agent_tokens"
 """Name of the embeddings of agent tokens in the trained part."""
 
@@ -132,6 +135,8 @@ def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     try:
         model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
+        if (source / TRAINED_TEXTS).is_file():
+            shutil.copyfile(source / TRAINED_TEXTS, beside / TRAINED_TEXTS)
         try:
             beside.rename(target)
         except OSError:

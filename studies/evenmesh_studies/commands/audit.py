@@ -1,5 +1,6 @@
 """``evenmesh audit``: measure exposure and utility over many sampled rankings of many queries."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -11,6 +12,7 @@ from evenmesh.commands.screen import Screen
 from evenmesh_studies.commands import study
 
 if TYPE_CHECKING:
+    from evenmesh_lab.files.trained_texts import TrainedTexts
     from evenmesh_studies.audits.plan import AuditPlan, AuditUnit, RankingSystem
     from evenmesh_studies.runner import StudyRunner
 
@@ -62,6 +64,7 @@ def audit(
         ),
     ] = None,
     level: study.Level = 0.95,
+    trained_on: study.TrainedOn = None,
     exposure_only: Annotated[
         bool, typer.Option("--exposure-only", help="Measure exposure only; generate nothing.")
     ] = False,
@@ -89,8 +92,10 @@ def audit(
         from evenmesh_studies.audits.plan import AuditPlan
         from evenmesh_studies.audits.run import connected
         from evenmesh_studies.runner import StudyRunner
+        from evenmesh_studies.runner.overlap import collection_texts, read_given
 
         problems: list[str] = []
+        given = read_given(trained_on, problems)
         part = study.shard_of(shard, problems)
         with Client(target) as client:
             plan = AuditPlan(
@@ -117,18 +122,26 @@ def audit(
                 template=template,
             )
             study.refuse_problems(screen, check(plan, client, problems))
+            searched = collection_texts(client, plan.collection)
             addresses = client.addresses
         runner = StudyRunner(plan, out, part, in_flight, retry_for)
         study.run_study(screen, runner, lambda: connected(plan, addresses), "queries × systems × models")
         if not study.others_missing(screen, runner, "queries", "the last one makes the report"):
-            _report(screen, plan, runner)
+            _report(screen, plan, runner, given, searched)
 
 
-def _report(screen: Screen, plan: "AuditPlan", runner: "StudyRunner[AuditUnit]") -> None:
+def _report(
+    screen: Screen,
+    plan: "AuditPlan",
+    runner: "StudyRunner[AuditUnit]",
+    given: "Mapping[str, TrainedTexts]",
+    searched: list[str] | None,
+) -> None:
     """Measure the records of all shards, write the report and show its tables."""
     from evenmesh_studies.audits import report
     from evenmesh_studies.audits.plan import records_name
     from evenmesh_studies.commands.eval.outputs import show
+    from evenmesh_studies.runner.overlap import overlap
     from evenmesh_studies.runner.report import journal_facts, program, provenance
     from evenmesh_studies.runner.shards import records_paths
 
@@ -136,8 +149,16 @@ def _report(screen: Screen, plan: "AuditPlan", runner: "StudyRunner[AuditUnit]")
     files = {model: found for model, found in paths.items() if found}
     if not files:
         raise CommandError("no query has a ranking: there is nothing to report", FAILED)
-    audits = report.measure(plan, files)
     stored = runner.stored().facts
+    own = [one.text for query in plan.queries.queries for one in query.passages]
+    known = overlap(
+        stored,
+        {query.query_id: (query.question,) for query in plan.queries.queries},
+        given=given,
+        passages=own or searched,
+    )
+    audits = report.measure(plan, files)
+    parts = [(name, report.measure(plan, files, only=mine)) for name, mine in known.parts]
     facts = [
         ("queries", f"{len(plan.queries.queries):,} of {plan.queries.path}"),
         ("systems", ", ".join(system.name for system in plan.systems)),
@@ -149,13 +170,19 @@ def _report(screen: Screen, plan: "AuditPlan", runner: "StudyRunner[AuditUnit]")
         facts.append(("sampling stops", f"at an interval of the expected utility {plan.until_width:g} wide"))
     facts.append(("program", program()))
     stated = "; ".join((*provenance(stored), f"rankings drawn with seed {plan.seed}", program()))
-    page, *_ = report.write(audits, facts, runner.folder / "report", stated=stated)
-    for one in audits:
-        for _, found in one.studies:
-            if len(audits) > 1:
-                screen.line(f"Model {one.model}", style="bold")
-            show(screen, found.tables()[:-1] or found.tables())
-            screen.line()
+    page, *_ = report.write(
+        audits, facts, runner.folder / "report", stated=stated, overlap=known, parts=parts
+    )
+    for name, some in (*parts, ("all", audits)):
+        if parts:
+            study.show_part(screen, name)
+        for one in some:
+            for _, found in one.studies:
+                if len(audits) > 1:
+                    screen.line(f"Model {one.model}", style="bold")
+                show(screen, found.tables()[:-1] or found.tables())
+                screen.line()
+    screen.note(known.statement)
     screen.note(f"wrote {page}, and tables and figures beside it")
 
 

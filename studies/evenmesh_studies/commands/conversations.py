@@ -19,6 +19,7 @@ from evenmesh_studies.commands import study
 if TYPE_CHECKING:
     from evenmesh import Client
     from evenmesh.types.conversation import GroupTarget
+    from evenmesh_lab.files.trained_texts import TrainedTexts
     from evenmesh_studies.conversations.plan import ConversationPlan, SystemSettings
 
 KEY_VARIABLE: Final = "EVENMESH_HARVEST_KEY"
@@ -87,6 +88,7 @@ def harvest(
     timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for a turn.")] = 120.0,
     retry_for: study.RetryFor = 600.0,
     level: study.Level = 0.95,
+    trained_on: study.TrainedOn = None,
     run: study.Run = "",
     observe: study.Observe = True,
     target: Target = None,
@@ -101,6 +103,7 @@ def harvest(
     from evenmesh_studies.conversations.plan import ConversationPlan
     from evenmesh_studies.conversations.run import connected
     from evenmesh_studies.conversations.topics import read_topics
+    from evenmesh_studies.runner.overlap import collection_texts, read_given
     from evenmesh_studies.runner.preflight import proper_share
     from evenmesh_studies.runner.runner import StudyRunner
 
@@ -113,6 +116,7 @@ def harvest(
         if not read.topics and not problems:
             problems.append(f"{topics}: has no topic")
         problems.extend(proper_share("--level", level))
+        given = read_given(trained_on, problems)
         study.choice("--history", history, ("none", "words", "rewrite"), problems)
         systems = _systems(alpha, model or [], openai, problems)
         with Client(target) as client:
@@ -146,6 +150,7 @@ def harvest(
             if not openai:
                 problems.extend(_mesh_problems(plan, client, model or []))
             refuse(screen, problems)
+            searched = None if openai else collection_texts(client, collection)
             addresses = client.addresses
         for system in systems:
             if plan.repeats(system) < trials:
@@ -156,22 +161,32 @@ def harvest(
         runner = StudyRunner(plan, out, in_flight=in_flight, retry_for_s=retry_for)
         key = os.environ.get(KEY_VARIABLE, "")
         study.run_study(screen, runner, lambda: connected(plan, addresses, key), "conversations", asked="")
-        _report(screen, plan, runner.stored().facts, out, level)
+        _report(screen, plan, runner.stored().facts, out, level, given, searched)
 
 
 def _report(
-    screen: Screen, plan: "ConversationPlan", stored: Mapping[str, str], out: Path, level: float
+    screen: Screen,
+    plan: "ConversationPlan",
+    stored: Mapping[str, str],
+    out: Path,
+    level: float,
+    given: "Mapping[str, TrainedTexts]",
+    searched: list[str] | None,
 ) -> None:
     """Write the transcripts, measure them as they are now, write the report and show its tables."""
     from evenmesh_lab.studies import Bootstrap
     from evenmesh_studies.commands.eval.outputs import show
     from evenmesh_studies.conversations import report
+    from evenmesh_studies.runner.overlap import overlap
     from evenmesh_studies.runner.report import journal_facts
 
     paths, corrected = report.write_transcripts(out, plan)
     if plan.targets:
         (out / "attributes.json").write_text(attributes_json(plan.targets) + "\n", encoding="utf-8")
-    found = report.measure(out, plan, bootstrap=Bootstrap(level=level))
+    settings = Bootstrap(level=level)
+    found = report.measure(out, plan, bootstrap=settings)
+    known = overlap(stored, report.asked(plan), given=given, passages=searched)
+    parts = [(name, report.measure(out, plan, bootstrap=settings, only=mine)) for name, mine in known.parts]
     facts = [
         ("topics", f"N = {len(plan.topics.topics):,} of {plan.topics.path.name}"),
         ("systems", ", ".join(system.name for system in plan.systems)),
@@ -183,11 +198,15 @@ def _report(
         facts.append(("endpoint", plan.endpoint))
     if corrected:
         facts.append(("corrected by hand", ", ".join(path.name for path in corrected)))
-    page, markdown, *_ = report.write(found, facts, out / "report")
-    show(screen, found.stability.tables()[:-1])
-    if found.fairness is not None:
-        screen.line()
-        show(screen, found.fairness.tables()[:-1])
+    page, markdown, *_ = report.write(found, facts, out / "report", overlap=known, parts=parts)
+    for name, one in (*parts, ("all", found)):
+        if parts:
+            screen.line(f"{name.capitalize()} topics", style="bold")
+        show(screen, one.stability.tables()[:-1])
+        if one.fairness is not None:
+            screen.line()
+            show(screen, one.fairness.tables()[:-1])
+    screen.note(known.statement)
     for problem in found.unjudged:
         screen.note(f"to be judged: {problem}", style="yellow")
     screen.note(f"transcripts to correct: {paths[0].parent}; run the same command again to report on them")

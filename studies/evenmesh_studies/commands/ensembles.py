@@ -1,6 +1,7 @@
 """``evenmesh eor``: let the answers of a pool of retrievers vote with learned weights."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,10 +15,11 @@ from evenmesh_studies.commands import study
 from evenmesh_studies.commands.eval import options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenmesh.addresses import Addresses
-    from evenmesh_lab.similarities import Models
+    from evenmesh_lab.files.trained_texts import TrainedTexts
+    from evenmesh_lab.studies.correctness import Judging
     from evenmesh_lab.studies.vote import Voting
     from evenmesh_studies.ensembles.plan import Dataset, EnsemblePlan, EnsembleUnit
     from evenmesh_studies.ensembles.pool import Pool
@@ -75,6 +77,7 @@ def eor(
     ] = 5,
     named: options.SimilarityModels,
     level: options.Level = 0.95,
+    trained_on: study.TrainedOn = None,
     report_only: Annotated[
         bool,
         typer.Option("--report-only", help="Ask nothing: measure the answers so far."),
@@ -97,11 +100,15 @@ def eor(
         from evenmesh_studies.ensembles.plan import EnsemblePlan
         from evenmesh_studies.ensembles.run import connected
         from evenmesh_studies.runner import StudyRunner
+        from evenmesh_studies.runner.overlap import read_given
+        from evenmesh_studies.runner.preflight import proper_share
         from evenmesh_studies.runner.shards import shard_of_folder
 
         problems: list[str] = []
-        voting = _voting(named.models(), similarity or list(_SIMILARITIES), rule, max_weight, problems)
-        problems.extend(_option_problems(judge, level))
+        given = read_given(trained_on, problems)
+        voting = _voting(named, similarity or list(_SIMILARITIES), rule, max_weight, problems)
+        judging = _judging(named, judge, problems)
+        problems.extend(proper_share("--level", level))
         part = study.shard_of(shard, problems)
         if report_only and part.count == 1:
             part = shard_of_folder(out, EnsemblePlan.kind)
@@ -125,7 +132,7 @@ def eor(
             then = "the last one makes the report, or --report-only of what is there"
             if study.others_missing(screen, runner, "questions", then):
                 return
-        _report(screen, plan, runner, voting, judge, longest_answer or None, level)
+        _report(screen, plan, runner, voting, judging, longest_answer or None, level, given)
 
 
 def _checked_plan(
@@ -184,14 +191,17 @@ def _report(
     plan: "EnsemblePlan",
     runner: "StudyRunner[EnsembleUnit]",
     voting: "Voting",
-    judge: str,
+    judge: "Judging",
     longest_answer: int | None,
     level: float,
+    given: "Mapping[str, TrainedTexts]",
 ) -> None:
     """Measure what is written, write the report and show its main tables."""
+    from evenmesh_lab.studies.eor import cached
     from evenmesh_lab.studies.statements import intervals
     from evenmesh_studies.commands.eval.outputs import show
     from evenmesh_studies.ensembles import report
+    from evenmesh_studies.runner.overlap import context_texts, overlap
     from evenmesh_studies.runner.report import program, provenance
     from evenmesh_studies.runner.shards import read_stored
 
@@ -199,15 +209,30 @@ def _report(
     total, missing = sum(1 for _ in plan.units()), runner.missing(stored)
     if missing:
         screen.note(f"note: {missing:,} of {total:,} questions × models were not asked yet")
-    found = report.measure(
+    measured = partial(
+        report.measure,
         plan,
         runner.folder,
-        voting,
+        cached(voting),
         judge=judge,
         longest_answer=longest_answer,
         level=level,
         shard=runner.shard,
     )
+    found = measured()
+    measurable = {(one.dataset, row.query_id) for one in found.settings for row in one.vote.rows}
+    known = overlap(
+        stored.facts,
+        {
+            (one.name, query.query_id): (query.question,)
+            for one in plan.datasets
+            for query in plan.chosen(one)
+            if (one.name, query.query_id) in measurable
+        },
+        given=given,
+        passages=context_texts(report.contexts(plan, runner.folder, runner.shard)),
+    )
+    parts = [(name, measured(only=mine)) for name, mine in known.parts]
     left_out = total - missing - sum(one.num_train + one.num_test for one in found.settings)
     if left_out:
         screen.note(f"note: {left_out:,} questions × models are left out, as some retriever led to no answer")
@@ -226,16 +251,22 @@ def _report(
             f"Nelder–Mead, 0 to {voting.max_weight:g}; those up to {voting.retriever_filter:g} cannot win; "
             "deterministic",
         ),
-        ("answers judged by", judge),
+        ("answers judged by", found.judge),
         ("intervals", intervals(found.bootstrap)),
         *((f"index of {name}", value) for name, value in plan.versions.items()),
         *((name, value or "–") for name, value in stored.facts.items()),
         ("program", program()),
     ]
     stated = "; ".join([*provenance(stored.facts), f"questions and split by seed {plan.seed}", program()])
-    page, *_ = report.write(found, voting, facts, stated, runner.folder / "report")
-    show(screen, [table for table in found.tables() if table.name in _SHOWN])
-    screen.line()
+    page, *_ = report.write(
+        found, voting, facts, stated, runner.folder / "report", overlap=known, parts=parts
+    )
+    for name, some in (*parts, ("all", found)):
+        if parts:
+            study.show_part(screen, f"{name} test")
+        show(screen, [table for table in some.tables() if table.name in _SHOWN])
+        screen.line()
+    screen.note(known.statement)
     screen.note(f"wrote {page}, and tables, figures and weights beside it")
 
 
@@ -264,7 +295,7 @@ def _pool(text: str | None, reranker: str | None, out: Path, shard: "Shard | Non
 
 
 def _voting(
-    models: "Models",
+    named: options.SimilarityModels,
     names: "Sequence[str]",
     rule: options.VoteRule,
     max_weight: float,
@@ -273,16 +304,20 @@ def _voting(
     """Return how answers vote; add what is wrong with it to ``problems``."""
     from evenmesh_core.ensemble.votes import POOLINGS
     from evenmesh_core.errors import InvalidInput
-    from evenmesh_lab.similarities import MissingModel, Similarities
+    from evenmesh_lab.similarities import MissingModel
     from evenmesh_lab.studies.vote import Voting
 
-    known = Similarities(models)
+    try:
+        known = named.similarities()
+    except InvalidInput as error:
+        problems.append(str(error))
+        names = ()
     found = []
     for name in dict.fromkeys(names):
         try:
             found.append(known.get(name))
             if name == "embedding_cosine":
-                models.folder("embedding")
+                named.models().folder("embedding")
         except (InvalidInput, MissingModel) as error:
             problems.append(f"--similarity {name}: {error}")
     if rule.pooling not in POOLINGS:
@@ -298,11 +333,16 @@ def _voting(
     return Voting(tuple(found), **asdict(rule) | {"pooling": pooling}, max_weight=max_weight)
 
 
-def _option_problems(judge: str, level: float) -> list[str]:
-    from evenmesh_lab.studies.correctness import JUDGES
-    from evenmesh_studies.runner.preflight import proper_share
+def _judging(named: options.SimilarityModels, judge: str, problems: list[str]) -> "Judging":
+    """Return how answers are compared with references; add what is wrong with it to ``problems``."""
+    from evenmesh_core.errors import InvalidInput
+    from evenmesh_lab.similarities import MissingModel
 
-    problems = []
-    if judge not in JUDGES:
-        problems.append(f"--judge {judge}: allowed: {', '.join(JUDGES)}")
-    return [*problems, *proper_share("--level", level)]
+    try:
+        return named.judge(judge)
+    except MissingModel as error:
+        problems.append(f"--judge {judge}: {error}")
+    except InvalidInput as error:
+        line = f"--judge {judge}: allowed: {error.allowed}" if error.argument == "--judge" else str(error)
+        problems.extend([] if line in problems else [line])
+    return judge

@@ -49,6 +49,15 @@ RetryFor = Annotated[
     typer.Option("--retry-for", min=0, help="Seconds to retry a failed question or an unreachable mesh."),
 ]
 Level = Annotated[float, typer.Option(help="Confidence level of intervals.")]
+TrainedOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trained-on",
+        metavar="MODEL=FOLDER",
+        help="Folder of a served model's own training, for what it has seen. May be repeated; the bundled "
+        "models are known.",
+    ),
+]
 
 
 def shard_of(text: str, problems: list[str]) -> "Shard":
@@ -155,3 +164,8 @@ def others_missing(screen: Screen, runner: "StudyRunner[Any]", counted: str, the
     if missing:
         screen.note(f"{missing:,} {counted} of other shards are missing; {then}")
     return missing > 0
+
+
+def show_part(screen: Screen, name: str) -> None:
+    """Show the heading of the results of some questions."""
+    screen.line(f"{name.capitalize()} questions", style="bold")

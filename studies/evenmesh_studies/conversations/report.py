@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from evenmesh_lab import figures
 from evenmesh_lab.figures.outcomes import draw_outcomes
 from evenmesh_lab.files import FileError, read_conversations, read_marks
 from evenmesh_lab.studies import Bootstrap, ConversationStudy, conversation, stability
+from evenmesh_lab.studies.overlap import Overlap
 from evenmesh_lab.studies.stability import ConversationJudgement, Marks, StabilityStudy
+from evenmesh_lab.studies.tables import Table
 from evenmesh_studies.conversations.plan import RECORDS, ConversationPlan
-from evenmesh_studies.runner.report import ReportSection, write_report
+from evenmesh_studies.runner.report import ReportSection, overlap_section, write_report
 from evenmesh_studies.runner.shards import records_file
 
 TRANSCRIPTS = "transcripts"
@@ -62,7 +64,11 @@ def write_transcripts(folder: Path, plan: ConversationPlan) -> tuple[list[Path],
 
 
 def measure(
-    folder: Path, plan: ConversationPlan, *, bootstrap: Bootstrap | None = None
+    folder: Path,
+    plan: ConversationPlan,
+    *,
+    bootstrap: Bootstrap | None = None,
+    only: Collection[str] | None = None,
 ) -> ConversationReport:
     """Measure the transcripts of a run.
 
@@ -70,6 +76,7 @@ def measure(
         folder: of the run.
         plan: what was run.
         bootstrap: how intervals are computed.
+        only: topics to measure; None for all.
 
     Raises:
         FileError: a transcript is missing or cannot be read.
@@ -80,10 +87,14 @@ def measure(
     unjudged: list[FileError] = []
     for system, trial in _keys(plan):
         path = _path(folder, system, trial)
-        patterns.setdefault(system, {})[trial] = {one.topic: one.useful for one in read_marks(path)}
+        patterns.setdefault(system, {})[trial] = {
+            one.topic: one.useful for one in read_marks(path) if only is None or one.topic in only
+        }
         if plan.targets:
             try:
-                transcripts[system, trial] = read_conversations(path)
+                transcripts[system, trial] = [
+                    one for one in read_conversations(path) if only is None or one.topic in only
+                ]
             except FileError as error:
                 unjudged.append(error)
     fairness, judged = None, {}
@@ -109,7 +120,9 @@ def measure(
                 judged[system, trial, one.topic] = ConversationJudgement(
                     _entities(one), row.relevance, row.group_fairness
                 )
-    planned = {topic.name: topic.num_turns for topic in plan.topics.topics}
+    planned = {
+        topic.name: topic.num_turns for topic in plan.topics.topics if only is None or topic.name in only
+    }
     return ConversationReport(
         stability.measure(patterns, judged, planned=planned, bootstrap=settings), fairness, tuple(unjudged)
     )
@@ -121,29 +134,67 @@ def attribute_of(target: GroupTarget) -> Attribute:
     return Attribute(shares, target.divergence)
 
 
-def write(found: ConversationReport, facts: Sequence[tuple[str, str]], folder: Path) -> list[Path]:
+def asked(plan: ConversationPlan) -> dict[str, tuple[str, ...]]:
+    """Return what the user asks on each topic, a later turn together with those before it.
+
+    "Can you name a few more?" alone is in many conversations.
+    """
+    return {
+        one.name: tuple(" ".join(one.turns[: place + 1]) for place in range(len(one.turns)))
+        or (one.question,)
+        for one in plan.topics.topics
+    }
+
+
+def write(
+    found: ConversationReport,
+    facts: Sequence[tuple[str, str]],
+    folder: Path,
+    *,
+    overlap: Overlap[str] | None = None,
+    parts: Sequence[tuple[str, ConversationReport]] = (),
+) -> list[Path]:
     """Write the report of all transcripts.
 
     Args:
         found: of the transcripts.
         facts: what the report is about: names and values.
         folder: where to; made if needed.
+        overlap: of the topics with the models' training; None leaves it out.
+        parts: names and results of the topics to report apart, first of all.
 
     Returns:
         The files, the page first.
     """
     stated = "; ".join(f"{name}: {value}" for name, value in facts if name != "intervals")
-    tables = found.stability.tables()
-    csv = {"outcomes.csv": tables}
-    drawn = {"outcomes": figures.state(draw_outcomes(found.stability), stated)}
-    sections = [ReportSection("Turns", tables[:-1] or tables, drawn)]
-    if found.fairness is not None:
-        tables = csv["fairness.csv"] = found.fairness.tables()
-        drawn = dict(figures.of(found.fairness, stated=stated))
-        sections.append(ReportSection("Relevance and group fairness", tables[:-1] or tables, drawn))
+    sections = [] if overlap is None else [overlap_section(overlap)]
+    csv: dict[str, Sequence[Table]] = {} if overlap is None else {"overlap.csv": (overlap.table(),)}
+    for name, one in (*parts, ("", found)):
+        which = f"{name or 'all'} topics" if parts else ""
+        mine, tables = _sections(one, f"{name}-" if name else "", which, stated)
+        sections += mine
+        csv |= tables
     if found.unjudged:
         sections.append(ReportSection("Still to be judged", notes=[str(one) for one in found.unjudged]))
     return write_report(folder, "Harvest", facts, sections, csv)
+
+
+def _sections(
+    found: ConversationReport, prefix: str, which: str, stated: str
+) -> tuple[list[ReportSection], Mapping[str, Sequence[Table]]]:
+    """Return the sections and the tables of some topics; files begin with ``prefix``."""
+    of = f", {which}" if which else ""
+    said = "; ".join(one for one in (which, stated) if one)
+    tables = found.stability.tables()
+    csv = {f"{prefix}outcomes.csv": tables}
+    drawn = {"outcomes": figures.state(draw_outcomes(found.stability), said)}
+    sections = [ReportSection(f"Turns{of}", tables[:-1] or tables, drawn, prefix=prefix)]
+    if found.fairness is not None:
+        tables = csv[f"{prefix}fairness.csv"] = found.fairness.tables()
+        drawn = dict(figures.of(found.fairness, stated=said))
+        title = f"Relevance and group fairness{of}"
+        sections.append(ReportSection(title, tables[:-1] or tables, drawn, prefix=prefix))
+    return sections, csv
 
 
 def _keys(plan: ConversationPlan) -> list[tuple[str, int]]:

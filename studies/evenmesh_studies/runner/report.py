@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenmesh_lab import figures, reports
 from evenmesh_lab.reports.markdown import as_markdown
+from evenmesh_lab.studies.overlap import Overlap
 from evenmesh_lab.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def write_report(
     markdown.write_text("\n".join(text), encoding="utf-8")
     page.write_text(reports.page(reports.Report(title, facts, shown)), encoding="utf-8")
     return [page, markdown, *written]
+
+
+def overlap_section(found: Overlap[Any]) -> ReportSection:
+    """Return the section that says which questions and passages the models were trained on."""
+    return ReportSection("Seen in training", [found.table()], notes=[found.statement])
 
 
 def with_statement(tables: Sequence[Table], *statements: str) -> list[Table]:

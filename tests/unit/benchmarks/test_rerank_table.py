@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.rerank_table import judged_sets, left_out, table
+from benchmarks.rerank_table import judged_sets, left_out, seen, table
 from benchmarks.rerank_table.judged_sets import JudgedSet, sections
 from benchmarks.rerank_table.scoring import Journal, Scores, standardized
 from benchmarks.rerank_table.table import Pool
 from evenmesh_generator.domain import Passage
+from evenmesh_lab.files.trained_texts import TrainedTexts, TrainingTexts
 from evenmesh_reranker.domain import Fusion
 from evenmesh_training.bundled import reranker_lists
 
@@ -135,16 +136,28 @@ def test_weights_are_learned_on_other_sets() -> None:
 
 
 def test_the_table_marks_what_a_model_has_trained_on() -> None:
-    seen = replace(_judged({"a": 1}), trained=frozenset({judged_sets.READER}))
-    sets = {"seen": seen, "new": replace(seen, name="new", trained=frozenset())}
+    known = replace(_judged({"a": 1}), trained=frozenset({judged_sets.READER}))
+    sets = {"seen": known, "new": replace(known, name="new", trained=frozenset())}
     row = replace(ROW, reranked={**ROW.reranked, "cross-encoder": [0.1, 0.2, 0.3]})
     scores = {name: {"q": row} for name in sets}
     pools = {name: table.pools(judged, scores[name]) for name, judged in sets.items()}
     found, fusions = table.everything(sets, scores, pools)
     text = table.markdown(sets, found)
     rankrag = next(line for line in text.splitlines() if line.startswith("| rankrag"))
-    assert rankrag.split("|")[2:4] == [" 1.000* ", " 1.000 "]
+    assert rankrag.split("|")[2:5] == [" 1.000 ", " 1.000* ", " 1.000 "]  # the unseen first
     assert set(fusions) == {"rankrag", "cross-encoder"}
+
+
+def test_questions_and_relevant_passages_that_a_model_was_trained_on_are_counted() -> None:
+    judged = replace(_judged({"a": 1}), queries={"q": "Who wrote it?"})
+    asked = judged.queries["q"]
+    shown = next(one.text for one in judged.passages if one.id == "a")
+    texts = TrainedTexts((TrainingTexts.of("x", [asked.upper()], [shown]),))
+    assert seen.rows("m", texts, {"one": judged}) == [
+        {"model": "m", "texts": "questions", "one": "1 of 1"},
+        {"model": "m", "texts": "relevant passages", "one": "1 of 1"},
+    ]
+    assert {row["one"] for row in seen.rows("m", None, {"one": judged})} == {"unknown"}
 
 
 def test_every_set_that_the_cross_encoder_knows_is_ranked_by_a_model_without_its_domain() -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from evenmesh_generator.domain import Augmentation
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.tokenization import LONGEST_PAIR
+from evenmesh_lab.files.trained_texts import TrainingTexts
 from evenmesh_training.agents.entries import UTILITIES, AgentEntry, utility_of, write_entries
 from evenmesh_training.agents.options import AgentOptions
 from evenmesh_training.agents.prompts import InputFormat
 from evenmesh_training.agents.tasks import HELD_OUT, SHARED, TRAIN, Task, chosen, locate, read
 from evenmesh_training.agents.training_examples import PassageIndex, ShuffledExamples
-from evenmesh_training.rankrag import loop
+from evenmesh_training.rankrag import loop, record
 from evenmesh_training.rankrag.loop import Trainer, TrainingResult
 from evenmesh_training.rankrag.recipe import RecipeError, Stage
 from evenmesh_training.rankrag.starting_models import is_pointer, load_pointer, unfreeze
@@ -144,6 +145,13 @@ def prepare(options: Options) -> Run:
         resume=options.resume,
         progress_bar=options.progress_bar,
     )
+    if trainer.is_main:
+        learned_from = TrainingTexts.of(
+            f"agent {', '.join(options.tasks)}",
+            (one.question for one in examples),
+            (shown.passage.text for one in examples for shown in one.shown),
+        )
+        record.keep_texts(options.output, learned_from, start=options.model)
     return Run(
         trainer,
         stage,

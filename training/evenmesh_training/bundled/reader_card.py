@@ -231,6 +231,8 @@ model.
   embeddings, the lowest {frozen} encoder layers and the tokenizer are those of the package `{base}`
   (sentence-transformers/all-MiniLM-L6-v2, Apache-2.0), read from there; weights with another SHA-256 than
   `{sha}` are refused.
+- **Seen:** `trained_texts.bloom` holds hashes of every training question and passage, and no text: studies
+  report what of theirs is among these. One other text in a thousand is taken for one of them.
 - **Licence:** Apache-2.0, like the rest of evenmesh. The training data may be used with attribution: SQuAD
   1.1 (Rajpurkar et al., 2016; CC BY-SA 4.0), QED on Natural Questions (Lamm et al., 2021; CC BY-SA 3.0),
   MuSiQue (Trivedi et al., 2022; CC BY 4.0), HotpotQA (Yang et al., 2018; CC BY-SA 4.0), FEVER-Symmetric

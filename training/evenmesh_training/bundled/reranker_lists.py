@@ -39,6 +39,9 @@ LABELLED: Final = {
 UNLABELLED: Final = {"open-qa": 2800, "mirage": 1500}
 """Most questions of each set without passages: of web users on Wikipedia, and medical ones on abstracts."""
 
+MIRAGE: Final = ("medqa", "medmcqa", "mmlu")
+"""Parts of mirage that are asked; the others are held out."""
+
 SIZE: Final = 8
 """Candidates of a list."""
 
@@ -121,6 +124,21 @@ def build(data: Path, *, seed: int, log: Callable[[str], None]) -> Iterator[Cand
             yield _unlabelled_list(name, asked[at], search, rng)
 
 
+def texts(data: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the questions and the passages of each data set that lists may be made of.
+
+    The questions of mirage are there twice: as their last words, which are asked, and whole.
+    """
+    left_out = _articles(data)
+    for name in LABELLED:
+        passages, questions = _pubmed(data) if name == "pubmedqa-l" else _labelled(data, name, left_out)
+        yield [one.text for one in questions], [one.text for one in passages]
+    for name in UNLABELLED:
+        yield list(_asked(data, name)), []
+    whole = rows(data / "mirage" / "benchmark.jsonl.gz")
+    yield [row["question"] for row in whole if row["dataset"] in MIRAGE], []
+
+
 def _articles(data: Path) -> frozenset[str]:
     """Return the titles of the SQuAD articles whose passages wiki-multitask holds: agents ask about these."""
     return frozenset(
@@ -165,7 +183,7 @@ def _asked(data: Path, name: str) -> Iterator[str]:
             yield row["question"]
     else:
         for row in rows(data / name / "benchmark.jsonl.gz"):
-            if row["dataset"] in ("medqa", "medmcqa", "mmlu"):
+            if row["dataset"] in MIRAGE:
                 yield " ".join(row["question"].split()[-48:])
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -15,6 +15,7 @@ from evenmesh.commands.screen import Screen
 from evenmesh_training.commands.requirements import with_training
 
 if TYPE_CHECKING:
+    from evenmesh_lab.files.agent_runs import AgentRunRecord
     from evenmesh_training.ium.answer_collector import AnswerCollector
     from evenmesh_training.ium.plan import AgentTasks
     from evenmesh_training.ium.recipe import IumRecipe
@@ -164,7 +165,7 @@ def ium(
         raise CommandError(str(error), FAILED) from None
     except asyncio.CancelledError:
         raise CommandError("stopped; the same command goes on where it was", _INTERRUPTED) from None
-    _tell(screen, path, output, wanted, store=store, tenant=tenant or DEFAULT_TENANT, as_json=as_json)
+    _tell(screen, path, output, plan, wanted, store=store, tenant=tenant or DEFAULT_TENANT, as_json=as_json)
 
 
 @dataclass(eq=False)
@@ -299,24 +300,28 @@ def _tell(
     screen: Screen,
     path: Path,
     output: Path,
+    plan: "AgentTasks",
     systems: Sequence["System"],
     *,
     store: bool,
     tenant: str,
     as_json: bool,
 ) -> None:
-    """Print what each way of ranking is worth, by agent; and the version, if one is kept."""
-    from evenmesh_lab.files.agent_runs import OFFLINE, AgentRunRecord, read_agent_runs
+    """Print what each way of ranking is worth, by agent, unseen questions first; and the version, if kept."""
+    from evenmesh_lab.files import FileError
+    from evenmesh_lab.files.agent_runs import OFFLINE, read_agent_runs
     from evenmesh_reranker.models.manifest import Lineage, StoreAwayError
     from evenmesh_training.ium import session
     from evenmesh_training.ium.offline import MODEL
+    from evenmesh_training.ium.overlap import overlap
 
-    by_system: dict[tuple[str, int | None, bool], list[AgentRunRecord]] = {}
-    for one in read_agent_runs([path]):
-        stream = one.batch_size is not None
-        key = (f"{one.system}, b = {one.batch_size}", None) if stream else (one.system, one.iteration)
-        by_system.setdefault((*key, one.personalised), []).append(one)
-    means = {key: session.averages(records) for key, records in by_system.items()}
+    records = read_agent_runs([path])
+    means = _means(records)
+    try:
+        known = overlap(output, plan, records)
+    except FileError as error:
+        raise CommandError(str(error), FAILED) from None
+    parts = [(name, _means([one for one in records if one.query_id in mine])) for name, mine in known.parts]
     version = None
     learned = next((one for one in systems if one.name == OFFLINE), None)
     if learned is not None:
@@ -339,12 +344,50 @@ def _tell(
             except (SettingsError, StoreAwayError) as error:
                 raise CommandError(f"{error}; the model is in {folder}", FAILED) from None
     if as_json:
-        rows = [
-            {"system": key[0], "iteration": key[1], "personalised": key[2], "utility": found}
-            for key, found in means.items()
-        ]
-        screen.json({"runs": str(path), "version": version, "systems": rows})
+        rows = {
+            name: [
+                {"system": key[0], "iteration": key[1], "personalised": key[2], "utility": found}
+                for key, found in mine.items()
+            ]
+            for name, mine in (*parts, ("systems", means))
+        }
+        counted = {
+            "questions": len(known.questions),
+            "seen": len(known.seen) if known.known else None,
+            "statement": known.statement,
+        }
+        screen.json({"runs": str(path), "version": version, "overlap": counted, **rows})
         return
+    for name, mine in (*parts, ("all", means)):
+        if parts:
+            screen.line(f"{name.capitalize()} questions", style="bold")
+        _show(screen, mine)
+    for row in known.rows:
+        count = "unknown" if row.seen is None else f"{row.seen:,} of {row.total:,}"
+        screen.line(f"{row.model} was trained on {count} {row.what} of the evaluation")
+    screen.note(known.statement)
+    screen.note(f"wrote {path}")
+    if learned is not None and version is None:
+        screen.line(f"the model is in {folder}; serve it with EVENMESH_RERANKER_CROSS_ENCODER={folder}")
+    if version is not None:
+        screen.line(f"kept as version {version}; serve it with: evenmesh models promote {version}")
+
+
+def _means(
+    records: "Sequence[AgentRunRecord]",
+) -> "dict[tuple[str, int | None, bool], Mapping[str, float]]":
+    """Return the mean utilities by agent of each way of ranking: its name, round, and if it knew agents."""
+    from evenmesh_training.ium import session
+
+    by_system: dict[tuple[str, int | None, bool], list[AgentRunRecord]] = {}
+    for one in records:
+        stream = one.batch_size is not None
+        key = (f"{one.system}, b = {one.batch_size}", None) if stream else (one.system, one.iteration)
+        by_system.setdefault((*key, one.personalised), []).append(one)
+    return {key: session.averages(mine) for key, mine in by_system.items()}
+
+
+def _show(screen: Screen, means: "Mapping[tuple[str, int | None, bool], Mapping[str, float]]") -> None:
     agents = list(dict.fromkeys(agent for found in means.values() for agent in found if agent != "macro"))
     table = screen.table("system", "round", *agents, "mean", right=("round", *agents, "mean"))
     for (name, iteration, personalised), found in means.items():
@@ -352,8 +395,3 @@ def _tell(
         label = name if personalised else f"{name} (not personalised)"
         table.add_row(label, "–" if iteration is None else str(iteration), *shown)
     screen.out.print(table)
-    screen.note(f"wrote {path}")
-    if learned is not None and version is None:
-        screen.line(f"the model is in {folder}; serve it with EVENMESH_RERANKER_CROSS_ENCODER={folder}")
-    if version is not None:
-        screen.line(f"kept as version {version}; serve it with: evenmesh models promote {version}")

@@ -21,6 +21,7 @@ import torch
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_lab.files.agent_runs import BM25, DENSE, AgentRunRecord, read_agent_runs, write_agent_runs
+from evenmesh_lab.files.trained_texts import TrainingTexts, trained_texts_of
 from evenmesh_training.ium import learning, start
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.learning import Example
@@ -91,7 +92,7 @@ class Offline:
             made = await asyncio.to_thread(
                 start.start, self.begin, agents, seed=self.seed, max_length=self.recipe.max_length
             )
-            await asyncio.to_thread(start.save, *made, begun)
+            await asyncio.to_thread(start.save, *made, begun, start.texts_of(self.begin))
         for system in systems:
             if not system.learners:
                 await self._measure_retriever(system)
@@ -189,7 +190,13 @@ class Offline:
             if not learned.complete:
                 raise StoppedError
             (home / "losses.json").write_text(json.dumps(learned.losses) + "\n", encoding="utf-8")
-        await asyncio.to_thread(start.save, tokenizer, model.to("cpu"), home / MODEL)
+        texts = trained_texts_of(before, self.begin)
+        if collected.examples:
+            name = f"{learner.folder}, {home.name}"
+            asked = (one.query for one in collected.examples)
+            shown = (one.text for one in collected.examples)
+            texts = texts.followed_by(TrainingTexts.of(name, asked, shown))
+        await asyncio.to_thread(start.save, tokenizer, model.to("cpu"), home / MODEL, texts)
         checkpoint.unlink(missing_ok=True)
 
     async def _measure(self, system: System, learner: Learner, number: int, folder: Path) -> None:

@@ -62,6 +62,10 @@ class ResultCache:
                 [f"{self._path}: {name} was {before!r} and is {value!r} now; begin again in another folder"]
             )
 
+    def facts(self) -> dict[str, str]:
+        """Return everything that :meth:`fact` recorded, by name."""
+        return {str(name): str(value) for name, value in self._file.execute("SELECT name, value FROM fact")}
+
     def keep_candidates(self, retriever: str, question: str, depth: int, found: Sequence[Passage]) -> None:
         """Keep a retriever's best passages for a question, best first."""
         self._file.execute("BEGIN IMMEDIATE")

@@ -13,7 +13,9 @@ from transformers import BertForSequenceClassification
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
-from evenmesh_models import MINILM_PACKAGE
+from evenmesh_lab.files.failure import FileError
+from evenmesh_lab.files.trained_texts import TrainedTexts, trained_texts_of, write_trained_texts
+from evenmesh_models import MINILM, MINILM_PACKAGE
 from evenmesh_reranker import bundled
 from evenmesh_reranker.backends import encoder
 from evenmesh_reranker.domain import Agent
@@ -91,12 +93,36 @@ def load(folder: Path) -> tuple[Any, Any]:
     return loaded.tokenizer, model.float()
 
 
-def save(tokenizer: Any, model: Any, folder: Path) -> None:
-    """Write both as the reranker serves them; the folder appears at once, complete."""
+def save(tokenizer: Any, model: Any, folder: Path, texts: TrainedTexts | None = None) -> None:
+    """Write both as the reranker serves them; the folder appears at once, complete.
+
+    Args:
+        tokenizer: the tokenizer.
+        model: the model.
+        folder: where to.
+        texts: what the model was trained on; None where that is unknown.
+    """
     beside = folder.with_name(f".{folder.name}")
     model.save_pretrained(beside)
     tokenizer.save_pretrained(beside)
+    if texts is not None:
+        write_trained_texts(texts, beside)
     beside.replace(folder)
+
+
+def texts_of(name_or_path: str) -> TrainedTexts:
+    """Return what a model to start from was trained on, as :func:`start` takes its name.
+
+    Raises:
+        ModelError: there is no such model, or what it says that it was trained on cannot be read.
+    """
+    if name_or_path == FRESH:
+        return TrainedTexts((), (MINILM,))
+    folder = model_files.locate(name_or_path, allow_download=False)
+    try:
+        return trained_texts_of(folder, Path(name_or_path).name)
+    except FileError as error:
+        raise ModelError(str(error)) from None
 
 
 def choose_trained(tokenizer: Any, model: Any, recipe: IumRecipe) -> None:

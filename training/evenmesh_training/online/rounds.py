@@ -29,6 +29,13 @@ from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller, Role
 from evenmesh_kit.settings import SettingsError
 from evenmesh_kit.storage import durable_files
+from evenmesh_lab.files.failure import FileError
+from evenmesh_lab.files.trained_texts import (
+    TrainedTexts,
+    TrainingTexts,
+    find_trained_texts,
+    write_trained_texts,
+)
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.ports import FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
@@ -252,6 +259,7 @@ class Rounds:
         )
         with self.models.write(lineage) as draft:
             draft.tokens = candidate.save(served.folder, draft.folder)
+            write_trained_texts(_texts(candidate.base, served, data), draft.folder)
         return draft.version, trained.comparison, trained.general
 
     @asynccontextmanager
@@ -383,6 +391,27 @@ class _Data:
         if self.history.left_out:
             parts.append(f"{self.history.left_out:,} old items left out")
         return ", ".join(parts)
+
+
+def _texts(base: str, served: ServedModel, data: _Data) -> TrainedTexts:
+    """Return what a candidate was trained on; an adapter's are without those of the model that it changes.
+
+    Args:
+        base: version that an adapter changes; empty for a model.
+        served: model that it started from.
+        data: of the round.
+    """
+    before = None
+    if not base or served.parameters.adapter is not None:
+        with contextlib.suppress(FileError):  # no reason to lose a round: it counts as not known
+            before = find_trained_texts(served.folder)
+    return (before or TrainedTexts((), (f"version {base or served.version}",))).followed_by(
+        TrainingTexts.of(
+            "online-ium",
+            (one.query for one in data.examples),
+            (passage.text for one in data.examples for passage in one.passages),
+        )
+    )
 
 
 def _metrics(

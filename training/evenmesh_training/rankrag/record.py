@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -14,9 +15,18 @@ import torch
 import transformers
 
 from evenmesh_lab.files.cells import inert
+from evenmesh_lab.files.failure import FileError
+from evenmesh_lab.files.trained_texts import (
+    TRAINED_TEXTS,
+    TrainingTexts,
+    trained_texts_of,
+    write_trained_texts,
+)
 from evenmesh_lab.machine import cpu_name
+from evenmesh_models import MINILM
 from evenmesh_training.rankrag.checkpoints import Progress
-from evenmesh_training.rankrag.recipe import Stage
+from evenmesh_training.rankrag.recipe import RecipeError, Stage
+from evenmesh_training.rankrag.starting_models import POINTER, folder_of
 
 LOG: Final = "log.csv"
 EVALUATIONS: Final = "evaluations.csv"
@@ -53,6 +63,25 @@ class Training:
     start: dict[str, Any] | None
 
 
+def keep_texts(run: Path, training: TrainingTexts, *, start: str) -> None:
+    """Write what a run learns from into its folder, after what the model it starts from was trained on.
+
+    Args:
+        run: folder of the run; :func:`write` copies the file beside the model.
+        training: texts of the run.
+        start: the model's name or folder.
+
+    Raises:
+        RecipeError: the model says what it was trained on, and that cannot be read.
+    """
+    name = MINILM if start == POINTER else Path(start).name
+    try:
+        before = trained_texts_of(folder_of(start), name)
+    except FileError as error:
+        raise RecipeError(str(error)) from None
+    write_trained_texts(before.followed_by(training), run)
+
+
 def hardware() -> str:
     """Return the processor's name, how many of its cores this process may use, and its GPUs."""
     gpus = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
@@ -87,6 +116,8 @@ def write(run: Path, output: Path, progress: Progress, *, start: Path | None) ->
     )
     text = json.dumps(asdict(training), indent=2) + "\n"
     (output / TRAINING).write_text(text, encoding="utf-8")
+    if (texts := run / TRAINED_TEXTS).is_file():
+        shutil.copyfile(texts, output / TRAINED_TEXTS)
     curve = _curve(run / LOG, progress.step)
     if not curve:
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from evenmesh_lab.files.trained_texts import TrainingTexts
 from evenmesh_training.rankrag import checkpoints, evaluation, loop, record
 from evenmesh_training.rankrag.data.blend import Blend, described
 from evenmesh_training.rankrag.learners.learner import Learner
@@ -84,6 +85,8 @@ def prepare(recipe: Recipe, options: Options) -> Trainer:
     if trainer.is_main:
         text = json.dumps(described(blend), indent=2) + "\n"
         (options.output / record.BLEND).write_text(text, encoding="utf-8")
+        name = f"rankrag {recipe.name}, stage {options.stage}"
+        record.keep_texts(options.output, TrainingTexts.of(name, *blend.texts()), start=options.model)
     return trainer
 
 

@@ -10,7 +10,12 @@ from evenmesh_lab.similarities.bert_scores import BertScore, BertScorer
 from evenmesh_lab.similarities.classifiers import PairClassifier
 from evenmesh_lab.similarities.embeddings import EmbeddingCosine, Encoder
 from evenmesh_lab.similarities.entailment import Entailment, QuestionEntailment, entailment_label
-from evenmesh_lab.similarities.equivalence import AnswerEquivalence, equivalence_label
+from evenmesh_lab.similarities.equivalence import (
+    AnswerEquivalence,
+    ClassifierEquivalence,
+    EquivalenceModel,
+    equivalence_label,
+)
 from evenmesh_lab.similarities.models import MissingModel, Models, Once
 from evenmesh_lab.similarities.similarity import Similarity
 from evenmesh_lab.similarities.strings import ContainmentEm, TokenF1
@@ -47,14 +52,17 @@ class Similarities:
 
     Args:
         models: which models there are.
+        equivalence: judges the equivalence of answers, such as a server; None: the model of ``models``.
     """
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, equivalence: EquivalenceModel | None = None) -> None:
         self._models = models
+        self._equivalence = equivalence
         embedding = Once(partial(Encoder, models))
         scorer = Once(partial(BertScorer, models))
         nli = Once(partial(PairClassifier, "nli", models, entailment_label))
-        equivalence = Once(partial(PairClassifier, "answer_equivalence", models, equivalence_label))
+        classifier = Once(partial(PairClassifier, "answer_equivalence", models, equivalence_label))
+        self._judge = equivalence or ClassifierEquivalence(classifier)
         make: Mapping[str, Callable[[], Similarity]] = {
             TokenF1.name: TokenF1,
             ContainmentEm.name: ContainmentEm,
@@ -62,7 +70,7 @@ class Similarities:
             BertScore.name: partial(BertScore, scorer),
             Entailment.name: partial(Entailment, nli),
             QuestionEntailment.name: partial(QuestionEntailment, nli),
-            AnswerEquivalence.name: partial(AnswerEquivalence, equivalence),
+            AnswerEquivalence.name: partial(AnswerEquivalence, self._judge),
         }
         self._known = {name: make[name]() for name in _KINDS}
 
@@ -76,10 +84,21 @@ class Similarities:
         if name not in self._known:
             raise InvalidInput("name", name, ", ".join(self._known))
         kind = _KINDS[name]
+        if name == AnswerEquivalence.name and self._equivalence is not None:
+            return self._known[name]
         if kind not in (None, "embedding") and not getattr(self._models, str(kind)):
             needs = f"not set, and {name} needs it: name a model, or its folder"
             raise MissingModel(self._models.setting(str(kind)), needs)
         return self._known[name]
+
+    def equivalence(self) -> EquivalenceModel:
+        """Return the model of ``answer_equivalence``, to judge answers by their references.
+
+        Raises:
+            MissingModel: none is named.
+        """
+        self.get(AnswerEquivalence.name)
+        return self._judge
 
 
 def load(name: str, models: Models) -> Similarity:

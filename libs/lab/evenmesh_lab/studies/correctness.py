@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +25,25 @@ JUDGES: Mapping[str, Callable[[str, tuple[str, ...]], float]] = MappingProxyType
 """How answers are compared with references: equal, or containing one as whole words, or by token F1."""
 
 
+class Judge(Protocol):
+    """Judges answers by more than their text, such as a model that reads the question."""
+
+    name: str
+    """Its name in reports."""
+
+    def scores(self, question: str, references: Sequence[str], answers: Sequence[str]) -> Sequence[float]:
+        """Return how right each answer to a question is, in [0, 1]."""
+
+
+Judging = str | Judge
+"""A name of :data:`JUDGES`, or a judge."""
+
+
+def name_of(judge: Judging) -> str:
+    """Return the name of a judge for reports."""
+    return judge if isinstance(judge, str) else judge.name
+
+
 def holds(text: str, answer: str) -> bool:
     """Return whether a text holds an answer as whole words; False for one without a letter or digit."""
     if not any(character.isalnum() for character in answer):
@@ -31,20 +51,20 @@ def holds(text: str, answer: str) -> bool:
     return contains_answer(text, answer)
 
 
-def correctness(ensemble: Ensemble, judge: str) -> FloatArray:
+def correctness(ensemble: Ensemble, judge: Judging) -> FloatArray:
     """Return how correct each answer is, a matrix [N, M] in [0, 1]: by the file, or else by the judge.
 
     Args:
         ensemble: N questions, M retrievers.
-        judge: a name of :data:`JUDGES`.
+        judge: a name of :data:`JUDGES`, or a judge.
 
     Raises:
         FileError: a question has neither ``correct`` nor references.
         InvalidInput: an unknown judge.
     """
-    if judge not in JUDGES:
+    if isinstance(judge, str) and judge not in JUDGES:
         raise InvalidInput("judge", judge, ", ".join(JUDGES))
-    return np.array([_row(question, JUDGES[judge]) for question in ensemble.questions], dtype=np.float64)
+    return np.array([_row(question, judge) for question in ensemble.questions], dtype=np.float64)
 
 
 def has_correctness(ensemble: Ensemble) -> bool:
@@ -78,17 +98,23 @@ def same_answer(left: str, right: str) -> float:
     return float(normalize_answer(left) == normalize_answer(right))
 
 
-def _row(question: EnsembleQuestion, judge: Callable[[str, tuple[str, ...]], float]) -> list[float]:
-    values = []
-    for answer in question.answers:
-        if answer.correct is not None:
-            values.append(answer.correct)
-        elif question.references:
-            values.append(judge(answer.answer, question.references))
-        else:
-            raise FileError(
-                question.path,
-                question.line,
-                f"begins query {question.query_id!r}, which has neither references nor correct",
-            )
-    return values
+def _row(question: EnsembleQuestion, judge: Judging) -> list[float]:
+    unjudged = [one.answer for one in question.answers if one.correct is None]
+    if unjudged and not question.references:
+        raise FileError(
+            question.path,
+            question.line,
+            f"begins query {question.query_id!r}, which has neither references nor correct",
+        )
+    found = iter(_scores(question, unjudged, judge) if unjudged else ())
+    return [next(found) if one.correct is None else one.correct for one in question.answers]
+
+
+def _scores(question: EnsembleQuestion, answers: Sequence[str], judge: Judging) -> Sequence[float]:
+    if isinstance(judge, str):
+        return [JUDGES[judge](one, question.references) for one in answers]
+    try:
+        return judge.scores(question.question, question.references, answers)
+    except InvalidInput as error:
+        name = f"begins query {question.query_id!r}, which {judge.name} cannot judge"
+        raise FileError(question.path, question.line, f"{name}: {error}") from None

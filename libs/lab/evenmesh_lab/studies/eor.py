@@ -19,7 +19,7 @@ from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.ensembles import Ensemble
 from evenmesh_lab.similarities.similarity import Check, Similarity, unchecked
 from evenmesh_lab.studies import inconsistency, vote
-from evenmesh_lab.studies.correctness import correctness
+from evenmesh_lab.studies.correctness import Judging, correctness, name_of
 from evenmesh_lab.studies.inconsistency import (
     KIND_LABELS,
     KINDS,
@@ -137,7 +137,7 @@ def measure(
     settings: Sequence[Setting],
     voting: Voting,
     *,
-    judge: str = "exact_match",
+    judge: Judging = "exact_match",
     threshold: float = 0.5,
     longest_answer: int | None = 5,
     poolings: Sequence[Pooling] = POOLINGS,
@@ -165,13 +165,24 @@ def measure(
         if not one.train.questions or not one.test.questions:
             raise InvalidInput(f"settings of {one.dataset}", "an empty split", "questions of both splits")
     chosen = bootstrap or Bootstrap()
-    known = replace(voting, similarities=tuple(_CachedSimilarity(one) for one in voting.similarities))
+    known = cached(voting)
     return EorStudy(
-        judge,
+        name_of(judge),
         longest_answer,
         voting.retriever_filter,
         chosen,
         tuple(_measured(one, known, judge, threshold, longest_answer, poolings, chosen) for one in settings),
+    )
+
+
+def cached(voting: Voting) -> Voting:
+    """Return a vote that compares the same answers once, in however many measurements it is used."""
+    return replace(
+        voting,
+        similarities=tuple(
+            one if isinstance(one, _CachedSimilarity) else _CachedSimilarity(one)
+            for one in voting.similarities
+        ),
     )
 
 
@@ -201,7 +212,7 @@ class _CachedSimilarity(Similarity):
 def _measured(
     setting: Setting,
     voting: Voting,
-    judge: str,
+    judge: Judging,
     threshold: float,
     longest_answer: int | None,
     poolings: Sequence[Pooling],
@@ -261,7 +272,7 @@ def _winners(voted: VoteStudy, names: tuple[str, ...]) -> list[int]:
 def _variants(
     setting: Setting,
     voting: Voting,
-    judge: str,
+    judge: Judging,
     poolings: Sequence[Pooling],
     known: VoteStudy,
     bootstrap: Bootstrap,
@@ -289,7 +300,7 @@ def _variants(
 
 
 def _errors(
-    setting: Setting, judge: str, threshold: float, longest_answer: int | None, bootstrap: Bootstrap
+    setting: Setting, judge: Judging, threshold: float, longest_answer: int | None, bootstrap: Bootstrap
 ) -> InconsistencyStudy | None:
     names = [name for name in setting.test.retrievers if name not in setting.unknown_contexts]
     if len(names) < 2:

@@ -24,7 +24,7 @@ from evenmesh_core.ensemble import (
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.ensembles import Ensemble
-from evenmesh_lab.studies.correctness import correctness, held, same_answer
+from evenmesh_lab.studies.correctness import Judging, correctness, held, name_of, same_answer
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Column, Table, text
 from evenmesh_lab.studies.uncertainty import (
@@ -96,7 +96,7 @@ class InconsistencyStudy:
 def measure(
     ensemble: Ensemble,
     *,
-    judge: str = "exact_match",
+    judge: Judging = "exact_match",
     threshold: float = 0.5,
     bootstrap: Bootstrap | None = None,
 ) -> InconsistencyStudy:
@@ -137,7 +137,7 @@ def measure(
     )
     return InconsistencyStudy(
         retrievers=names,
-        judge=judge,
+        judge=name_of(judge),
         threshold=threshold,
         bootstrap=settings,
         query_ids=tuple(queries),

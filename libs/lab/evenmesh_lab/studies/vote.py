@@ -16,7 +16,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.ensembles import Ensemble
 from evenmesh_lab.similarities.similarity import Similarity
-from evenmesh_lab.studies.correctness import correctness, has_correctness
+from evenmesh_lab.studies.correctness import Judging, correctness, has_correctness
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Cell, Column, Table, text
 from evenmesh_lab.studies.uncertainty import (
@@ -110,7 +110,7 @@ def measure(
     ensemble: Ensemble,
     voting: Voting,
     *,
-    judge: str = "exact_match",
+    judge: Judging = "exact_match",
     training: Ensemble | None = None,
     bootstrap: Bootstrap | None = None,
 ) -> VoteStudy:
@@ -182,7 +182,7 @@ def measure(
     )
 
 
-def outcomes(ensemble: Ensemble, voting: Voting, *, judge: str = "exact_match") -> list[float]:
+def outcomes(ensemble: Ensemble, voting: Voting, *, judge: Judging = "exact_match") -> list[float]:
     """Return how correct the winning answer to each question is.
 
     Args:
@@ -203,7 +203,7 @@ def outcomes(ensemble: Ensemble, voting: Voting, *, judge: str = "exact_match") 
     ]
 
 
-def tune(training: Ensemble, voting: Voting, *, judge: str = "exact_match") -> TunedWeights:
+def tune(training: Ensemble, voting: Voting, *, judge: Judging = "exact_match") -> TunedWeights:
     """Search the weights with which the winners are right most often.
 
     Args:

@@ -58,10 +58,9 @@ def vote(
     outputs.check()
     with reported():
         from evenmesh_lab.files import read_ensemble
-        from evenmesh_lab.similarities import Similarities
         from evenmesh_lab.studies import vote as study
 
-        known = Similarities(models.models(download=download))
+        known = models.similarities(download=download)
         asked = dict(_weighed("--similarity", one) for one in similarity or ["token_f1"])
         ensemble = read_ensemble(files, retrievers=_names(retrievers))
         found = study.measure(
@@ -72,7 +71,7 @@ def vote(
                 retriever_weights=_retriever_weights(weight or [], ensemble.retrievers),
                 **asdict(rule) | {"pooling": _pooling(rule.pooling)},
             ),
-            judge=judge,
+            judge=models.judge(judge, download=download),
             training=None if tune is None else read_ensemble([tune], retrievers=ensemble.retrievers),
             bootstrap=intervals.bootstrap(),
         )
@@ -89,6 +88,7 @@ def inconsistency(
         float, typer.Option(min=0, max=1, help="Correctness from which an answer is right.")
     ] = 0.5,
     retrievers: Retrievers = None,
+    models: options.SimilarityModels,
     intervals: options.Intervals,
     outputs: DrawnOutputs,
 ) -> None:
@@ -100,7 +100,7 @@ def inconsistency(
 
         found = study.measure(
             read_ensemble(files, retrievers=_names(retrievers)),
-            judge=judge,
+            judge=models.judge(judge),
             threshold=threshold,
             bootstrap=intervals.bootstrap(),
         )

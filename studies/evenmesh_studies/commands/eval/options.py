@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from evenmesh_lab.similarities import Models
+    from evenmesh_lab.similarities import Models, Similarities
+    from evenmesh_lab.similarities.equivalence import EquivalenceModel
     from evenmesh_lab.studies import Bootstrap
+    from evenmesh_lab.studies.correctness import Judging
 
 Depth = Annotated[int, typer.Option("--k", "-k", min=1, help="Passages the generator is given.")]
 Qrels = Annotated[
@@ -25,7 +27,7 @@ Level = Annotated[float, typer.Option(help="Confidence level of intervals.")]
 Judge = Annotated[
     str,
     typer.Option(
-        metavar="exact_match|containment|token_f1",
+        metavar="exact_match|containment|token_f1|answer_equivalence",
         help="How answers are compared with references, if the file does not say which are correct.",
     ),
 ]
@@ -97,13 +99,86 @@ class SimilarityModels:
     )
     answer_equivalence_model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Model of answer_equivalence."),
+        typer.Option(metavar="MODEL", help="Model of answer_equivalence; of a server, its name there."),
     ] = None
+    answer_equivalence_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Base URL of a server that has this model."),
+    ] = None
+    answer_equivalence_server: Annotated[
+        str, typer.Option(metavar="tei|openai", help="What the server speaks: TEI's /predict, or chat.")
+    ] = "tei"
+    answer_equivalence_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File of the server's key.")
+    ] = None
+
+    def similarities(self, *, download: bool = False) -> "Similarities":
+        """Return the similarities with these models and server.
+
+        Raises:
+            InvalidInput: the server, or an option of it, cannot be used.
+        """
+        from evenmesh_lab.similarities import Similarities
+
+        return Similarities(self.models(download=download), self._server())
+
+    def judge(self, name: str, *, download: bool = False) -> "Judging":
+        """Return the judge of that name.
+
+        Raises:
+            InvalidInput: there is none of that name, or its server cannot be used.
+            MissingModel: it needs a model, and none is named.
+        """
+        from evenmesh_core.errors import InvalidInput
+        from evenmesh_lab.studies.correctness import JUDGES
+        from evenmesh_lab.studies.equivalence_judge import NAME, EquivalenceJudge
+
+        if name == NAME:
+            return EquivalenceJudge(self.similarities(download=download).equivalence())
+        if name not in JUDGES:
+            raise InvalidInput("--judge", name, ", ".join((*JUDGES, NAME)))
+        return name
+
+    def _server(self) -> "EquivalenceModel | None":
+        from importlib.util import find_spec
+
+        from evenmesh_core.errors import InvalidInput
+
+        if self.answer_equivalence_url is None:
+            return None
+        if find_spec("httpx") is None or find_spec("evenmesh_kit") is None:
+            needs = "a URL where evenmesh-kit is: pip install ./libs/kit './studies[servers]' in a checkout"
+            raise InvalidInput("--answer-equivalence-url", self.answer_equivalence_url, needs)
+        from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions
+        from evenmesh_studies.ensembles.equivalence_server import ServedEquivalence
+
+        for known in ("tei", "openai"):
+            if known == self.answer_equivalence_server:
+                break
+        else:
+            raise InvalidInput("--answer-equivalence-server", self.answer_equivalence_server, "tei, openai")
+        if known == "openai" and not self.answer_equivalence_model:
+            raise InvalidInput("--answer-equivalence-model", "", "the model's name at the server")
+        try:
+            options = RemoteOptions(
+                (self.answer_equivalence_url.rstrip("/"),), api_key_file=self.answer_equivalence_key
+            )
+            return ServedEquivalence(
+                options,
+                "tei" if known == "tei" else "openai",
+                model=self.answer_equivalence_model or "",
+            )
+        except RemoteOptionError as error:
+            raise InvalidInput("--answer-equivalence-url", self.answer_equivalence_url, str(error)) from None
 
     def models(self, *, download: bool = False) -> "Models":
         """Return the models as similarities take them."""
         from evenmesh_lab.similarities import Models
 
-        named = {one.name.removesuffix("_model"): getattr(self, one.name) for one in fields(self)}
+        named = {
+            one.name.removesuffix("_model"): getattr(self, one.name)
+            for one in fields(self)
+            if one.name.endswith("_model")
+        }
         called = {name: f"--{name.replace('_', '-')}-model" for name in named}
         return Models(**named, called=called, download=download)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,9 @@ from evenmesh_studies.commands import study
 if TYPE_CHECKING:
     from evenmesh_lab.files.questions import QuestionSet
     from evenmesh_lab.studies import Bootstrap
+    from evenmesh_lab.studies.overlap import Overlap
     from evenmesh_studies.answering.plan import AnsweringPlan
+    from evenmesh_studies.answering.report import Key
 
 
 def rag(
@@ -73,6 +76,7 @@ def rag(
         typer.Option(metavar="TEXT", help="Answer that counts as abstention. [default: not in the passages]"),
     ] = None,
     level: study.Level = 0.95,
+    trained_on: study.TrainedOn = None,
     in_flight: Annotated[
         int, typer.Option(min=1, max=64, help="Questions at a time; 1 for times without interference.")
     ] = 2,
@@ -98,6 +102,7 @@ def rag(
         from evenmesh_studies.answering.plan import AnsweringPlan, EvaluatedSet
         from evenmesh_studies.answering.run import connected
         from evenmesh_studies.runner import StudyRunner
+        from evenmesh_studies.runner.overlap import collection_texts, overlap, read_given
         from evenmesh_studies.runner.preflight import proper_share
 
         sets = [read_question_set(name, data_folder) for name in data]
@@ -121,6 +126,7 @@ def rag(
                 timeout=timeout,
             )
             found = list(proper_share("--level", level))
+            given = read_given(trained_on, found)
             sources = _sources(sets, passages, data_folder, found) if ingest else []
             if passages is not None and not ingest:
                 found.append("--passages: names what --ingest loads, and needs that option")
@@ -134,11 +140,23 @@ def rag(
 
                 screen.note(ingest_summary(ingest_file(screen, client, source, asked.collection)))
             study.refuse_problems(screen, checks.check(plan, client, found))
+            searched = [collection_texts(client, name) for name in {one.collection for one in plan.asked}]
             addresses = client.addresses
         runner = StudyRunner(plan, out, in_flight=in_flight, retry_for_s=retry_for)
         study.run_study(screen, runner, lambda: connected(plan, addresses), "questions × rankings")
-        facts = _facts(plan, runner.stored().facts, level, in_flight)
-        _report(screen, facts, out, abstention or ABSTENTION, Bootstrap(level=level))
+        stored = runner.stored().facts
+        known = overlap(
+            stored,
+            {
+                (one.questions.name, asked.query_id): (asked.search or asked.question,)
+                for one in plan.asked
+                for asked in one.questions.questions
+            },
+            given=given,
+            passages=None if any(one is None for one in searched) else chain(*filter(None, searched)),
+        )
+        facts = _facts(plan, stored, level, in_flight)
+        _report(screen, facts, out, abstention or ABSTENTION, Bootstrap(level=level), known)
 
 
 def _sources(
@@ -214,15 +232,30 @@ def _count(questions: "QuestionSet", seed: int) -> str:
 
 
 def _report(
-    screen: Screen, facts: list[tuple[str, str]], out: Path, abstention: str, bootstrap: "Bootstrap"
+    screen: Screen,
+    facts: list[tuple[str, str]],
+    out: Path,
+    abstention: str,
+    bootstrap: "Bootstrap",
+    known: "Overlap[Key]",
 ) -> None:
     from evenmesh_lab.studies.answering_paper import paper_tables
     from evenmesh_studies.answering import report
     from evenmesh_studies.commands.eval.outputs import show
 
     found = report.study(out, abstention=abstention, bootstrap=bootstrap)
-    page, *_ = report.write(found, facts, out / "report")
+    parts = [
+        (name, report.study(out, abstention=abstention, bootstrap=bootstrap, only=mine))
+        for name, mine in known.parts
+    ]
+    page, *_ = report.write(found, facts, out / "report", overlap=known, parts=parts)
+    for name, part in parts:
+        study.show_part(screen, name)
+        show(screen, [*paper_tables(part), *part.tables()[:-1]])
+    if parts:
+        study.show_part(screen, "all")
     show(screen, [*paper_tables(found), *found.tables()[:-1]])
+    screen.note(known.statement)
     screen.note(f"wrote {page}, and tables and figures beside it")
 
 

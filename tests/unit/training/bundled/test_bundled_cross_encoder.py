@@ -48,6 +48,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         bundled.assembled(tmp_path / "file" / "home")
 
 
+def test_training_that_begins_with_it_knows_what_it_was_trained_on(folder: Path) -> None:
+    asked = "To whom did the Virgin Mary allegedly appear in 1858 in Lourdes France?"
+    assert start.texts_of(str(folder)).has_question(asked)
+    assert start.texts_of(start.FRESH).trainings == ()
+
+
 def test_it_ships_small_with_its_card() -> None:
     shipped = evenmesh_models.cross_encoder()
     assert sum(one.stat().st_size for one in shipped.iterdir()) <= 25e6

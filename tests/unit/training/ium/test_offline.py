@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from evenmesh.commands.screen import Screen
 from evenmesh.wire.errors import NotFound
 from evenmesh_lab.files.agent_runs import AgentRunRecord, read_agent_runs
+from evenmesh_lab.files.trained_texts import (
+    TrainedTexts,
+    TrainingTexts,
+    find_trained_texts,
+    write_trained_texts,
+)
 from evenmesh_reranker.domain import Passage
+from evenmesh_training.commands import train_ium
 from evenmesh_training.ium import session
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.offline import Offline
+from evenmesh_training.ium.overlap import overlap
 from evenmesh_training.ium.plan import AgentTasks, PlanError, Task
 from evenmesh_training.ium.result_cache import ResultCache
 from evenmesh_training.ium.systems import system
@@ -81,6 +91,52 @@ def test_each_agent_judges_the_best_k_alone_and_no_judgement_is_asked_for_twice(
         reported = json.loads((folder / "together" / f"round-{number}" / "feedback.json").read_text())
         assert reported["examples"] == 2 * 3 * RECIPE.k  # agents, training queries, judged of each
         assert reported["unknown"] == 0
+
+
+def test_every_round_carries_hashes_of_what_it_learned_from(
+    done: tuple[Path, RuleMesh, list[AgentRunRecord]],
+) -> None:
+    folder, _, records = done
+    begun = find_trained_texts(folder / "start" / "model")
+    last = find_trained_texts(folder / "together" / "round-2" / "model")
+    assert begun is not None
+    assert last is not None
+    assert (begun.trainings, len(begun.unhashed)) == ((), 1)
+    assert [one.name for one in last.trainings] == ["together, round-1", "together, round-2"]
+    for task in TASKS:
+        assert last.has_question(task.question) is (task.split == "train")
+    assert any(last.has_passage(one.text) for one in PASSAGES)
+    found = overlap(folder, PLAN, records)
+    counted = {(row.model, row.what): row.seen for row in found.rows}
+    assert counted["reranker at the start", "questions"] == 0
+    assert counted["reranker together", "questions"] == 0
+    assert counted["reranker together", "passages"] is not None
+    assert len(found.questions) == sum(task.split == "test" for task in TASKS)
+
+
+def test_the_command_shows_unseen_questions_first(
+    done: tuple[Path, RuleMesh, list[AgentRunRecord]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(done[0], folder)
+    known = next(task for task in TASKS if task.split == "test")
+    texts = TrainedTexts((TrainingTexts.of("before", [known.question.upper()], []),))
+    write_trained_texts(texts, folder / "start" / "model")
+    systems = [system("offline-ium", PLAN, rounds=RECIPE.rounds, personalised=True)]
+    for as_json in (True, False):
+        train_ium._tell(
+            Screen(), folder / "runs.jsonl", folder, PLAN, systems, store=False, tenant="t", as_json=as_json
+        )
+    said, notes = capsys.readouterr()
+    found, _, shown = said.partition("\n")
+    result = json.loads(found)
+    total = sum(task.split == "test" for task in TASKS)
+    assert (result["overlap"]["questions"], result["overlap"]["seen"]) == (total, 1)
+    assert [one["iteration"] for one in result["unseen"]] == [0, 1, 2]
+    assert len(result["seen"]) == len(result["systems"]) == 3
+    assert shown.index("Unseen questions") < shown.index("Seen questions") < shown.index("All questions")
+    assert f"reranker at the start was trained on 1 of {total} questions" in shown
+    assert "1 of the" in notes
 
 
 def test_every_round_is_measured_on_every_agents_test_queries(

@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_lab.files.trained_texts import find_trained_texts
 from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.training import State, TrainingReport
@@ -79,6 +80,14 @@ async def test_opposite_tastes_end_with_opposite_lists_and_move_nobody_else(worl
     assert own.metrics["items"] == 6 * 48
     assert own.metrics["ndcg"] > own.metrics["ndcg-before"]
     assert version in reported.message
+
+    # It says what it learned from, and names the model that it changes.
+    texts = find_trained_texts(world.models.folder(version))
+    assert texts is not None
+    learned = [world.stream.query(at) for at in range(48)]
+    assert sum(map(texts.has_question, learned)) >= 24  # the newest quarter is held out
+    assert not any(texts.has_question(world.stream.query(at)) for at in LATER)
+    assert texts.unhashed == (f"version {everyones}",)
 
 
 @pytest.mark.slow

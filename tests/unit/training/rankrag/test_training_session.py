@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from evenmesh_generator.pointer import artifact
+from evenmesh_lab.files.trained_texts import find_trained_texts
 from evenmesh_training.rankrag import session
 from evenmesh_training.rankrag.data.examples import Kind
 from evenmesh_training.rankrag.recipe import Recipe, RecipeError, Source
 from evenmesh_training.rankrag.session import Options
 from tests.support import tiny_models
+from tests.unit.training.rankrag.towns import TOWNS, passage, question
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,14 @@ def test_a_language_model_trains_and_is_exported_from_its_checkpoint(
     assert session.export(tmp_path / "out", tmp_path / "again") == 2
     left, right = ((tmp_path / part / "model.safetensors").read_bytes() for part in ("out/model", "again"))
     assert left == right
+    texts = find_trained_texts(tmp_path / "again")
+    assert texts is not None
+    asked = question(TOWNS[0])["question"]
+    assert texts.has_question(f"  {asked.upper()}!")
+    assert texts.has_passage(passage(TOWNS[0])["text"])
+    assert not texts.has_question("Which town is not among these?")
+    assert texts.unhashed == (llama.name,)  # it does not say what it was trained on
+    assert [one.name for one in texts.trainings] == ["rankrag tiny, stage 2"]
 
 
 def test_the_bundled_model_takes_a_step(squad: Path, recipe: Recipe, tmp_path: Path) -> None:
@@ -60,6 +70,11 @@ def test_the_bundled_model_takes_a_step(squad: Path, recipe: Recipe, tmp_path: P
         model.encoder.layers[0].output.dense.weight, before.encoder.layers[0].output.dense.weight
     )
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["start"] == "bundled"
+    texts = find_trained_texts(tmp_path / "out" / "model")
+    assert texts is not None
+    assert texts.has_question(question(TOWNS[0])["question"])
+    assert texts.has_question("To whom did the Virgin Mary allegedly appear in 1858 in Lourdes France?")
+    assert len(texts.trainings) == 2
 
 
 def test_wrong_input_fails_before_any_step(squad: Path, recipe: Recipe, llama: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from evenmesh_training.rankrag.data.datasets import (
     reader,
 )
 from evenmesh_training.rankrag.data.examples import Example, Form, Kind, Shown
-from evenmesh_training.rankrag.data.leakage import Guard, Removed
+from evenmesh_training.rankrag.data.leakage import Guard, Removed, asked
 from evenmesh_training.rankrag.data.negatives import Bm25Index
 from evenmesh_training.rankrag.recipe import Context, Recipe, RecipeError, Source
 
@@ -242,6 +242,18 @@ class Blend:
     def questions(self) -> int:
         """Return the items of all sources together."""
         return sum(row.items for row in self.rows if row.missing is None)
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        """Return every question of the blend, and every passage that it may show.
+
+        Runs end before all of them were learned from; a question that is not among these surely was not.
+        """
+        material = self._material.values()
+        shown = {id(one.dataset): one.dataset for one in material if one.source.kind is not Kind.SFT}
+        return (
+            list(dict.fromkeys(asked(item) for one in material for item in one.items)),
+            [passage.text for dataset in shown.values() for passage in dataset.passages],
+        )
 
     def _gather(self, sources: Sequence[Source], root: Path) -> list[BlendRow]:
         cleaned: dict[tuple[str, str | None, Kind | None], tuple[Dataset, Removed]] = {}

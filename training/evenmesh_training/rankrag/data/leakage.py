@@ -41,7 +41,7 @@ class Guard:
         """Add the questions of ``dataset``, and with ``passages`` the passages its items show."""
         self.names.append(dataset.name)
         for item in dataset.items:
-            self.questions.update(grams(_asked(item)))
+            self.questions.update(grams(asked(item)))
         if passages:
             shown = {place for item in dataset.items for place in (*item.gold, *item.irrelevant)}
             for place in shown:
@@ -59,7 +59,7 @@ class Guard:
         found.passages = len(bad)
         items: list[Item] = []
         for item in dataset.items:
-            if _touches(grams(_asked(item)), self.questions):
+            if _touches(grams(asked(item)), self.questions):
                 found.questions += 1
                 continue
             gold = tuple(place for place in item.gold if place not in bad)
@@ -76,7 +76,7 @@ class Guard:
         return replace(dataset, passages=blank, items=items), found
 
 
-def _asked(item: Item) -> str:
+def asked(item: Item) -> str:
     """Return the question with what was asked before it: "when was it released?" alone is in every
     conversation.
     """
