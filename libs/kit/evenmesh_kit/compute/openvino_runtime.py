@@ -31,8 +31,8 @@ class CompiledModel:
 
     def __init__(self, file: Path, *, bfloat16: bool, parallel: int) -> None:
         self._tensor = package().Tensor
-        # What is compiled keeps the weights that it was made of, which it reads again only for a size of input
-        # that it meets first. Mapped by us, their pages can be given back.
+        # What is compiled keeps the weights that it was made of, and reads them again only for a new size of
+        # input. Mapped by us, their pages can be given back.
         self._weights = np.memmap(file.with_suffix(".bin"), np.uint8, mode="c")
         idle_memory.register(self._weights)
         compiled = core().compile_model(
