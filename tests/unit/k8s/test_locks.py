@@ -92,7 +92,9 @@ def test_a_lock_with_models_on_servers_has_no_library_that_computes_one(name: st
     # Beside them the two are alike: they are tested together.
     whole = locked(LOCKS / f"{name}-cpu.txt")
     assert {one: whole.get(one) for one in versions} == versions
-    assert {path.stem for path in FILES if path.stem.endswith("-remote")} == {f"{one}-remote" for one in REMOTE}
+    assert {path.stem for path in FILES if path.stem.endswith("-remote")} == {
+        f"{one}-remote" for one in REMOTE
+    }
 
 
 @pytest.mark.parametrize(("variant", "choice"), [("cpu", "faiss-cpu"), ("cuda", "faiss-gpu-cu12")])
