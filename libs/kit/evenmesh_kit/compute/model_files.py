@@ -1,7 +1,7 @@
 """Find the files of a model, in a local folder or a snapshot of the hub, and their version.
 
-Models that are not in a folder need ``huggingface_hub``, which is imported for them alone: it takes longer than
-a bundled model takes to load.
+Models that are not in a folder need ``huggingface_hub``. It is imported for them alone: that takes longer
+than to load a bundled model.
 """
 
 from __future__ import annotations

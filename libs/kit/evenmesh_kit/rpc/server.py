@@ -54,7 +54,7 @@ _SWITCH_S: Final = 0.001
 A model takes and leaves Python's lock hundreds of times for one answer, and waits so long each time. Beside a
 thread that computes in Python it takes three times as long as alone with Python's 5 ms, and twice with this.
 """
-_GIVE_BACK_S: Final = 30.0
+GIVE_BACK_S: Final = 30.0
 """Time between two moments at which a process that answers no call gives memory back. Seconds."""
 _log = logging.getLogger("evenmesh.kit.server")
 
@@ -501,7 +501,7 @@ async def _give_back_memory(server: MeshServer) -> None:
     while True:
         if not server.in_flight:
             await asyncio.to_thread(idle_memory.give_back)
-        await asyncio.sleep(_GIVE_BACK_S)
+        await asyncio.sleep(GIVE_BACK_S)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> int:

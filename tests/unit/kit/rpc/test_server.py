@@ -566,7 +566,7 @@ async def test_memory_is_given_back_after_the_start_and_between_calls(
 ) -> None:
     given: list[int] = []
     monkeypatch.setattr(server.idle_memory, "give_back", lambda: given.append(0))
-    monkeypatch.setattr(server, "_GIVE_BACK_S", 0.01)
+    monkeypatch.setattr(server, "GIVE_BACK_S", 0.01)
 
     class Lifecycle:
         async def start(self) -> None:
