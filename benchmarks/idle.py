@@ -160,7 +160,7 @@ Together {totals["asked"] / 1e9:.2f} GB after the ask and {totals["idle"] / 1e9:
 
 
 def _middle(starts: Sequence[Start], held: str, name: str) -> float:
-    return median(getattr(one, held)[name] for one in starts)
+    return float(median(getattr(one, held)[name] for one in starts))
 
 
 def _total(start: Start, held: str) -> float:
