@@ -107,9 +107,9 @@ def _host(
 
         return InProcessHost(settings, templates)
     except ModuleNotFoundError as error:
-        engine = variable(settings, "engine")
+        engine, brings = variable(settings, "engine"), _BRINGS[settings.engine]
         raise SettingsError(
-            f"{engine}={settings.engine} needs {error.name}, which is not installed: {_BRINGS[settings.engine]}; "
+            f"{engine}={settings.engine} needs {error.name}, which is not installed: {brings}; "
             f"{engine}=openai asks servers that have the models"
         ) from None
 
