@@ -5,6 +5,9 @@
 # With CUDA (the driver is the node's, the rest comes with PyTorch's wheels):
 #   docker build --build-arg SERVICE=generator --build-arg VARIANT=cuda --tag evenmesh-generator-cuda:dev .
 # and so the retriever, whose FAISS is then the one for GPUs, the reranker and training.
+# With models on servers alone (docs/guides/openai-servers.md, docs/guides/remote-ranking.md), without PyTorch and weights:
+#   docker build --build-arg SERVICE=generator --build-arg VARIANT=remote --tag evenmesh-generator-remote:dev .
+# and so the retriever and the reranker.
 # What calls the mesh (`evenmesh`; SERVICE client, documents or training), and Triton with what its models need:
 #   docker build --target client --build-arg SERVICE=client --tag evenmesh-client:dev .
 #   docker build --target triton --tag evenmesh-triton:dev .
@@ -67,7 +70,7 @@ COPY models models
 COPY services services
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip install --no-compile --constraint constraints.txt --target /opt/evenmesh/site-packages \
-    ./clients/python ./libs/core './libs/kit[models]' ./models './services/generator[triton]'
+    ./clients/python ./libs/core './libs/kit[models]' ./models './services/generator[triton-server]'
 
 FROM ${TRITON} AS triton
 COPY --from=triton-packages /opt/evenmesh/site-packages /opt/evenmesh/site-packages

@@ -195,6 +195,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
     "swapping": (_swapping, ("torch", "transformers", "grpcio")),
     "overload": (_overload, ("grpcio", "protobuf")),
     "scale-out": (partial(_own, "scale_out"), ("grpcio", "protobuf")),
+    "idle": (partial(_own, "idle"), ("torch", "openvino", "transformers", "numba")),
     "gateway": (partial(_own, "gateway"), ("grpcio", "starlette", "uvicorn")),
     "console": (partial(_own, "console"), ("starlette", "uvicorn", "playwright")),
     "telemetry": (partial(_own, "telemetry"), ("grpcio", "opentelemetry-sdk")),

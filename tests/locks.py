@@ -15,7 +15,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from packaging.requirements import Requirement
 
@@ -24,6 +24,11 @@ from tests.support.images import DOCKERFILE, IMAGES, INSTALL, PROJECTS, ROOT, Im
 LOCKS: Final = ROOT / "locks"
 GPU_EXTRAS: Final = dict([re.findall(r"sed s/([a-z-]+)/([a-z-]+)/\)", INSTALL)[0]])
 """Extras of the variant with CUDA in place of those for processors, as the Dockerfile changes them."""
+REMOTE: Final = ("retriever", "reranker", "generator")
+"""Images that have a variant whose models are on servers."""
+LOCAL_EXTRAS: Final = frozenset(re.findall(r"sed -E 's/\(\^\|,\)\(([a-z0-9|]+)\)", INSTALL)[0].split("|"))
+"""Extras that such a variant is without, as the Dockerfile has it."""
+Variant = Literal["cpu", "cuda", "remote"]
 BUILD: Final = ("hatchling>=1.27",)
 """What builds our distributions."""
 
@@ -31,12 +36,18 @@ _PYTHON: Final = "3.11"
 _PLATFORM: Final = "x86_64-manylinux_2_28"
 
 
-def requirements(image: Image, *, cuda: bool = False) -> list[str]:
-    """Return the requirements of an image, or of its variant with CUDA, that are not ours."""
+def extras_of(image: Image, variant: Variant = "cpu") -> list[str]:
+    """Return the extras of a variant of an image."""
+    if variant == "remote":
+        return [one for one in image.extras if one not in LOCAL_EXTRAS]
+    return [GPU_EXTRAS.get(one, one) if variant == "cuda" else one for one in image.extras]
+
+
+def requirements(image: Image, variant: Variant = "cpu") -> list[str]:
+    """Return the requirements of a variant of an image that are not ours."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
-    extras = [GPU_EXTRAS.get(one, one) if cuda else one for one in image.extras]
-    left = [(image.distribution, extra) for extra in ("", *extras)]
+    left = [(image.distribution, extra) for extra in ("", *extras_of(image, variant))]
     while left:
         name, extra = one = left.pop()
         if one in seen:
@@ -99,7 +110,9 @@ def main() -> int:
         wanted = requirements(image)
         locks[f"{name}-cpu"] = resolved(wanted, cpu=True)
         if re.search(r"^(torch|nvidia)", locks[f"{name}-cpu"], re.MULTILINE):
-            locks[f"{name}-cuda"] = resolved(requirements(image, cuda=True), cpu=False)
+            locks[f"{name}-cuda"] = resolved(requirements(image, "cuda"), cpu=False)
+        if name in REMOTE:
+            locks[f"{name}-remote"] = resolved(requirements(image, "remote"), cpu=True)
     for old in LOCKS.glob("*.txt"):
         old.unlink()
     for name, content in locks.items():

@@ -6,9 +6,9 @@ set -eu
 # looked for on the package index.
 case "$SERVICE" in
   orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=postgres,telemetry,jwt,redis port=7070 ;;
-  retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
-  reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,s3,telemetry,jwt,redis port=7072 ;;
-  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
+  retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=models,faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
+  reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=models,postgres,s3,telemetry,jwt,redis port=7072 ;;
+  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=models,triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
   gateway) rooms="clients/python libs/core libs/documents libs/kit services/gateway" extras=documents,mcp,telemetry,jwt port=7080 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
@@ -19,7 +19,10 @@ esac
 case "$VARIANT" in
   cpu) ;;
   cuda) extras=$(printf %s "$extras" | sed s/faiss-cpu/faiss-gpu/) ;; # both are the module faiss: one of them
-  *) echo "VARIANT=$VARIANT is neither cpu nor cuda" >&2; exit 1 ;;
+  remote) # models are on servers: no library that computes one, and no weights
+    extras=$(printf %s "$extras" | sed -E 's/(^|,)(models|ctranslate2|gpu)(,|$)/\1/g; s/(^|,)(models|ctranslate2|gpu)(,|$)/\1/g')
+    rooms=$(printf %s "$rooms" | sed 's/ models / /') ;;
+  *) echo "VARIANT=$VARIANT is none of cpu, cuda, remote" >&2; exit 1 ;;
 esac
 lock="locks/$SERVICE-$VARIANT.txt"
 [ -f "$lock" ] || lock="locks/$SERVICE-cpu.txt" # without PyTorch there is one

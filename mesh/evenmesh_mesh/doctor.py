@@ -258,7 +258,7 @@ def _triton() -> Finding:
         return Finding(
             "triton",
             Level.OK,
-            "not needed; for it: in a checkout, pip install './services/generator[triton]'",
+            "not needed; for it: in a checkout, pip install './services/generator[triton-server]'",
         )
     from evenmesh_generator.triton import environment
 

@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import grpc
@@ -167,8 +168,18 @@ def command(image: Image, extras: Iterable[str], *, without: Iterable[str] = ())
 
 
 @contextmanager
-def running(image: Image, reported: list[str], folder: Path, *, cwd: Path = ROOT) -> Iterator[str]:
+def running(
+    image: Image,
+    reported: list[str],
+    folder: Path,
+    *,
+    cwd: Path = ROOT,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
     """The service, started by a command, in a folder of its own; yields its address once it serves.
+
+    Args:
+        settings: further variables of its environment.
 
     Raises:
         AssertionError: it does not; with what it wrote.
@@ -188,6 +199,7 @@ def running(image: Image, reported: list[str], folder: Path, *, cwd: Path = ROOT
         f"EVENMESH_ORCHESTRATOR_{name}_TARGET": "dns:///127.0.0.1:1"
         for name in ("RETRIEVER", "RERANKER", "GENERATOR", "EVALUATOR")
     }
+    environment |= settings
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(reported, cwd=cwd, env=environment, stdout=output, stderr=output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
 from evenmesh_generator.engine import CallLimit, Generator
@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from evenmesh_generator.hosts.in_process import InProcessHost
     from evenmesh_generator.hosts.openai import OpenAiHost
     from evenmesh_generator.hosts.triton import TritonHost
+
+
+_BRINGS: Final = {
+    "in-process": (
+        "in a checkout, pip install ./models './services/generator[models]' "
+        "(images: a VARIANT other than remote)"
+    ),
+    "triton": "in a checkout, pip install './services/generator[triton]'",
+    "openai": "in a checkout, pip install ./services/generator",
+}
+"""What brings the packages of each engine."""
 
 
 class GeneratorService(Service):
@@ -83,17 +94,24 @@ def _host(
     settings: GeneratorSettings, templates: TemplateLibrary, readiness: Readiness, spans: Spans
 ) -> InProcessHost | OpenAiHost | TritonHost:
     # Each host imports libraries that the others do without.
-    if settings.engine == "triton":
-        from evenmesh_generator.hosts.triton import TritonHost
+    try:
+        if settings.engine == "triton":
+            from evenmesh_generator.hosts.triton import TritonHost
 
-        return TritonHost(settings, templates, readiness, spans)
-    if settings.engine == "openai":
-        from evenmesh_generator.hosts.openai import OpenAiHost
+            return TritonHost(settings, templates, readiness, spans)
+        if settings.engine == "openai":
+            from evenmesh_generator.hosts.openai import OpenAiHost
 
-        return OpenAiHost(settings, templates, readiness, spans)
-    from evenmesh_generator.hosts.in_process import InProcessHost
+            return OpenAiHost(settings, templates, readiness, spans)
+        from evenmesh_generator.hosts.in_process import InProcessHost
 
-    return InProcessHost(settings, templates)
+        return InProcessHost(settings, templates)
+    except ModuleNotFoundError as error:
+        engine, brings = variable(settings, "engine"), _BRINGS[settings.engine]
+        raise SettingsError(
+            f"{engine}={settings.engine} needs {error.name}, which is not installed: {brings}; "
+            f"{engine}=openai asks servers that have the models"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -49,7 +49,6 @@ from evenmesh_reranker.feedback.servicer import NAME as FEEDBACK
 from evenmesh_reranker.feedback.servicer import FeedbackServicer
 from evenmesh_reranker.metrics import FeedbackGauges, RerankerMetrics
 from evenmesh_reranker.models import opening
-from evenmesh_reranker.models.default_model import default_model
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.ports import Adapter, LoadedModel, ModelLoader, Reranker
 from evenmesh_reranker.servicer import RERANKER, RerankerServicer
@@ -274,6 +273,8 @@ class RerankerService(Service):
         except EngineError as error:
             message = f"{variable(settings, 'cpu_engine')}={settings.cpu_engine!r}: {error}"
             raise FailedPrecondition("NO_ENGINE", message) from None
+        except ModuleNotFoundError as error:
+            raise FailedPrecondition("NO_PACKAGE", f"a cross-encoder {_needs(error)}") from None
 
     async def _default_model(self) -> LoadedModel | None:
         """Load the cross-encoder that the settings name."""
@@ -283,14 +284,32 @@ class RerankerService(Service):
         setting = variable(settings, "cross_encoder")
         try:
             loader = await self._loader()
-            return await self._loading_pool.run(_load_default, loader, settings)
+            try:
+                return await self._loading_pool.run(_load_default, loader, settings)
+            except ModuleNotFoundError as error:
+                raise FailedPrecondition("NO_PACKAGE", f"a cross-encoder {_needs(error)}") from None
         except FailedPrecondition as error:
-            raise SettingsError(error.message) from None
+            remedy = (
+                f"; an empty {setting} loads none, with "
+                f"{variable(settings, 'default_reranker')}=remote, rankrag or none"
+            )
+            raise SettingsError(error.message + remedy * (error.reason == "NO_PACKAGE")) from None
         except ModelError as error:
             raise SettingsError(f"{setting}: {error}") from None
 
 
+def _needs(error: ModuleNotFoundError) -> str:
+    """Return what a model needs, and what brings it."""
+    return (
+        f"needs {error.name}, which is not installed: in a checkout, pip install ./models "
+        "'./services/reranker[models]' (images: a VARIANT other than remote)"
+    )
+
+
 def _load_default(loader: ModelLoader[LoadedModel, Adapter], settings: RerankerSettings) -> LoadedModel:
+    # Imported where a model is loaded: it needs the extra `models`.
+    from evenmesh_reranker.models.default_model import default_model
+
     folder, version = default_model(settings)
     written_at = datetime.fromtimestamp(
         max(path.stat().st_mtime for path in folder.glob("*.safetensors")), UTC

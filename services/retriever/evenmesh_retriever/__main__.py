@@ -283,20 +283,35 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
     from evenmesh_retriever.backends.dense.in_process import encoder_in_process
     from evenmesh_retriever.backends.dense.model_options import ModelOptions
 
-    return encoder_in_process(
-        settings.encoder,
-        ModelOptions(
-            settings.encoder_pooling, settings.encoder_query_prefix, settings.encoder_passage_prefix
-        ),
-        device=settings.encoder_device,
-        precision=settings.encoder_precision,
-        threads=settings.encoder_threads,
-        setting=variable(settings, "encoder"),
-        batch=settings.encoder_batch,
-        require_gpu=settings.require_gpu,
-        engine=settings.cpu_engine,
-        engine_setting=variable(settings, "cpu_engine"),
-        conversions=Conversions.of_user(settings.home),
+    name = variable(settings, "encoder")
+    try:
+        return encoder_in_process(
+            settings.encoder,
+            ModelOptions(
+                settings.encoder_pooling, settings.encoder_query_prefix, settings.encoder_passage_prefix
+            ),
+            device=settings.encoder_device,
+            precision=settings.encoder_precision,
+            threads=settings.encoder_threads,
+            setting=name,
+            batch=settings.encoder_batch,
+            require_gpu=settings.require_gpu,
+            engine=settings.cpu_engine,
+            engine_setting=variable(settings, "cpu_engine"),
+            conversions=Conversions.of_user(settings.home),
+        )
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"{name}={settings.encoder!r} {_needs(error)}; {name}=remote encodes on servers, and empty "
+            "leaves dense retrieval out"
+        ) from None
+
+
+def _needs(error: ModuleNotFoundError) -> str:
+    """Return what a model needs, and what brings it."""
+    return (
+        f"needs {error.name}, which is not installed: in a checkout, pip install ./models "
+        "'./services/retriever[models]' (images: a VARIANT other than remote)"
     )
 
 
@@ -324,7 +339,10 @@ def _triton_encoder(settings: RetrieverSettings) -> Encoder:
 
 
 def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
-    from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
+    try:
+        from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
+    except ModuleNotFoundError as error:
+        raise CannotStart(f"{variable(settings, 'splade_model')} {_needs(error)}") from None
 
     return SpladeEncoder(
         settings.splade_model,

@@ -21,6 +21,7 @@ from evenmesh_kit.settings import ServiceSettings
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
+from tests.locks import REMOTE, extras_of
 from tests.support import document_files
 from tests.support.images import (
     DOCKERFILE,
@@ -36,8 +37,8 @@ from tests.support.images import (
 )
 from tests.support.manifests import EVERYTHING, SERVICES, build
 
-OWN = {"retriever": ["faiss-cpu"]}
-"""Extras that a service cannot do without: a choice of one of several."""
+OWN = {"retriever": ["faiss-cpu", "models"], "reranker": ["models"], "generator": ["models"]}
+"""Extras that a service by its defaults cannot do without."""
 WANTED = os.environ.get("EVENMESH_TEST_IMAGES", "")
 """Services to install into a venv of their own: `all`, or names separated by commas."""
 HEAVY = {"torch", "transformers", "sentence-transformers", "faiss-cpu", "ctranslate2", "pymilvus"}
@@ -104,6 +105,52 @@ def test_an_image_is_given_every_room_that_it_needs_by_path(name: str) -> None:
     image = IMAGES[name]
     ours = closure(image.distribution, image.extras) & set(PROJECTS)
     assert {PROJECTS[one]["folder"] for one in ours} == set(image.rooms)
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_an_image_with_models_on_servers_is_given_neither_weights_nor_what_computes_them(name: str) -> None:
+    image = IMAGES[name]
+    start = INSTALL.index('case "$SERVICE"')
+    program = INSTALL[start : INSTALL.index("\nlock=", start)] + '\necho "$extras"; echo "$rooms"'
+    environment = {"PATH": "/usr/bin:/bin", "SERVICE": name, "VARIANT": "remote"}
+    done = subprocess.run(
+        ["sh", "-eu"], input=program, env=environment, text=True, capture_output=True, timeout=60, check=True
+    )
+    extras, rooms = done.stdout.splitlines()
+    assert extras.split(",") == extras_of(image, "remote")
+    assert rooms.split() == [room for room in image.rooms if room != "models"]
+    there = closure(image.distribution, extras.split(","))
+    assert {PROJECTS[one]["folder"] for one in there & set(PROJECTS)} == set(rooms.split())
+    assert not there & (HEAVY - {"faiss-cpu", "pymilvus"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("generator", "EVENMESH_GENERATOR_ENGINE=in-process needs torch, which is not installed"),
+        ("reranker", "an empty EVENMESH_RERANKER_CROSS_ENCODER loads none"),
+        ("retriever", "EVENMESH_RETRIEVER_ENCODER=remote encodes on servers"),
+    ],
+)
+def test_such_an_image_says_what_brings_a_model_that_it_is_asked_for(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    image = IMAGES[name]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("EVENMESH_")}
+    environment |= {"EVENMESH_HOME": str(tmp_path), f"EVENMESH_{name.upper()}_PORT": "0"}
+    done = subprocess.run(
+        command(image, extras_of(image, "remote")),
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=240,
+    )
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("{")]
+    assert done.returncode == 2
+    assert said in line
+    assert f"./models './services/{name}[models]'" in line
 
 
 @pytest.mark.slow
@@ -210,7 +257,7 @@ def test_what_installs_is_a_script_that_refuses_what_it_does_not_know() -> None:
     assert subprocess.run(["sh", "-n"], input=INSTALL, text=True, timeout=60).returncode == 0
     for reported, message in (
         ({"SERVICE": "retreiver", "VARIANT": "cpu"}, "SERVICE=retreiver is none of"),
-        ({"SERVICE": "retriever", "VARIANT": "rocm"}, "VARIANT=rocm is neither"),
+        ({"SERVICE": "retriever", "VARIANT": "rocm"}, "VARIANT=rocm is none of"),
     ):
         environment = {"PATH": "/usr/bin:/bin", **reported}
         done = subprocess.run(
@@ -244,7 +291,7 @@ def test_every_image_of_ours_in_the_manifests_can_be_built() -> None:
     }
     buildable = (
         {f"evenmesh-{name}" for name in IMAGES}
-        | {f"evenmesh-{name}-cuda" for name in ("retriever", "reranker", "generator")}
+        | {f"evenmesh-{name}-{variant}" for name in REMOTE for variant in ("cuda", "remote")}
         | {"evenmesh-triton"}
     )
     assert ours <= buildable

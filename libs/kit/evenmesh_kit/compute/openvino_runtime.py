@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.compute.cpu_engine import EngineError
 
 _RANKS: Final = 4
@@ -22,7 +23,7 @@ class CompiledModel:
     """A model as OpenVINO computes it; many threads may use it, and up to ``parallel`` compute at a time.
 
     Args:
-        file: where it was saved, its name ends with ``.xml``.
+        file: where it was saved, its name ends with ``.xml``; its weights are beside it.
         bfloat16: whether matrices are multiplied in bfloat16, where the processor can.
         parallel: most computations at a time, each on one processor in the thread that asks; further threads
             wait. [1, inf).
@@ -30,8 +31,12 @@ class CompiledModel:
 
     def __init__(self, file: Path, *, bfloat16: bool, parallel: int) -> None:
         self._tensor = package().Tensor
+        # What is compiled keeps the weights that it was made of, and reads them again only for a new size of
+        # input. Mapped by us, their pages can be given back.
+        self._weights = np.memmap(file.with_suffix(".bin"), np.uint8, mode="c")
+        idle_memory.register(self._weights)
         compiled = core().compile_model(
-            core().read_model(file),
+            core().read_model(file.read_bytes(), self._tensor(self._weights, shared_memory=True)),
             "CPU",
             {
                 "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",

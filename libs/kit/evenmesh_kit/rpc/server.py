@@ -30,6 +30,7 @@ from evenmesh_kit.admission.limits import Limits, LimitsError, TenantLimits, bui
 from evenmesh_kit.admission.metering import Metering
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
+from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.rpc import parent_process as parent
 from evenmesh_kit.rpc.guard import Guard
 from evenmesh_kit.rpc.handlers import Chain, HandlerInterceptor
@@ -53,6 +54,8 @@ _SWITCH_S: Final = 0.001
 A model takes and leaves Python's lock hundreds of times for one answer, and waits so long each time. Beside a
 thread that computes in Python it takes three times as long as alone with Python's 5 ms, and twice with this.
 """
+GIVE_BACK_S: Final = 30.0
+"""Time between two moments at which a process that answers no call gives memory back. Seconds."""
 _log = logging.getLogger("evenmesh.kit.server")
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -465,12 +468,14 @@ async def serve(
     # What a start imports and loads stays: looking for cycles in it takes a fifth of the time, now and later.
     gc.disable()
     starting = asyncio.create_task(server.start())
+    giving_back: asyncio.Task[None] | None = None
     try:
         await asyncio.wait((starting, *waits), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             gc.freeze()
             gc.enable()
+            giving_back = asyncio.create_task(_give_back_memory(server))
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         else:
             starting.cancel()
@@ -484,11 +489,19 @@ async def serve(
         if not draining.done():
             await server.stop(0)
         await draining
-        for task in (*waits, hurried):
+        for task in (*waits, hurried, *((giving_back,) if giving_back else ())):
             task.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         telemetry.shutdown()
+
+
+async def _give_back_memory(server: MeshServer) -> None:
+    """Give back memory that the start took, and from time to time what calls took."""
+    while True:
+        if not server.in_flight:
+            await asyncio.to_thread(idle_memory.give_back)
+        await asyncio.sleep(GIVE_BACK_S)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evenmesh_kit.compute import converting
+from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
@@ -50,6 +50,7 @@ class CompiledPointerEncoder:
         self, folder: Path, words: Array, *, bfloat16: bool, parallel: int, conversions: Conversions
     ) -> None:
         self._words = words
+        idle_memory.register(words)  # of a file that safetensors mapped
         converted = converting.conversion(conversions, MODULE, folder, {}, version=_VERSION)
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="pointer-encoder")
         try:

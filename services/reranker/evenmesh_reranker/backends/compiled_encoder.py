@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from transformers import PreTrainedTokenizerFast
 
-from evenmesh_kit.compute import converting
+from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
 from evenmesh_kit.compute.model_files import ModelError, one_line
@@ -180,6 +180,7 @@ class CompiledCrossEncoder:
             self.tokenizer = tokenizer(converted, about["inputs"])
             self.words: Array = np.load(converted / WORDS, mmap_mode="r", allow_pickle=False)
             """Embeddings of words, ``[vocabulary, hidden]``."""
+            idle_memory.register(self.words)
             self._plain = self._compiled(converted)
             self.size = self.words.nbytes + sum(path.stat().st_size for path in converted.glob("*.bin"))
             self._check(np.load(converted / CHECKED, allow_pickle=False))

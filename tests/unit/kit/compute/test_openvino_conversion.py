@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
 
+from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.compute.cpu_engine import installed_version
 from evenmesh_kit.compute.openvino_conversion import convert_layers, linear_layers, reads_types
 from evenmesh_kit.compute.openvino_runtime import CompiledModel, LayerChanges, multiplies_bfloat16
@@ -105,6 +106,23 @@ def test_states_are_pytorchs(make: Callable[[], Any], tmp_path: Path) -> None:
             ids = _ids(tokens)
             wanted = model(input_ids=ids).last_hidden_state
             torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+@needs_openvino
+def test_weights_that_were_given_back_are_read_again(tmp_path: Path) -> None:
+    compiled = _Compiled(tmp_path, _model())
+    first = [compiled.states(_ids(tokens)) for tokens in (2, 9)]
+    idle_memory.give_back()
+    assert [
+        torch.equal(compiled.states(_ids(tokens)), one) for tokens, one in zip((2, 9), first, strict=True)
+    ] == [
+        True,
+        True,
+    ]
+    # A size that is new makes OpenVINO read them.
+    other = tmp_path / "other"
+    other.mkdir()
+    assert torch.equal(compiled.states(_ids(70)), _Compiled(other, _model()).states(_ids(70)))
 
 
 @needs_openvino

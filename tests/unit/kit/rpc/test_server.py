@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
+from evenmesh_kit.rpc import server
 from evenmesh_kit.rpc.server import MeshServer, ServerStartError, run
 from evenmesh_kit.rpc.server import serve as run_service
 from evenmesh_kit.settings import ServiceSettings, SettingsError
@@ -558,3 +559,30 @@ async def test_a_start_looks_for_no_cycles_and_a_running_service_does(tmp_path: 
     settings = ServiceSettings(home=tmp_path, port=0)
     await run_service("echo", settings, [], Lifecycle(), telemetry=Telemetry.disabled())
     assert collecting == [False, True]
+
+
+async def test_memory_is_given_back_after_the_start_and_between_calls(
+    serve: Any, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(server.idle_memory, "give_back", lambda: given.append(0))
+    monkeypatch.setattr(server, "GIVE_BACK_S", 0.01)
+
+    class Lifecycle:
+        async def start(self) -> None:
+            await asyncio.sleep(0.05)
+            assert not given, "it is not idle while it starts"
+
+        async def stop(self) -> None:
+            pass
+
+    settings = ServiceSettings(home=tmp_path, port=0)
+    running = asyncio.create_task(
+        run_service("echo", settings, [], Lifecycle(), telemetry=Telemetry.disabled())
+    )
+    await until(lambda: len(given) > 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    stopped = len(given)
+    await asyncio.sleep(0.05)
+    assert len(given) == stopped

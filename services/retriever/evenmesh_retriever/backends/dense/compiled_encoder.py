@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import evenmesh_models
-from evenmesh_kit.compute import converting
+from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
@@ -90,6 +90,7 @@ class CompiledEncoder:
             self._reads_types = bool(about["reads_types"])
             self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
             self._words = np.load(folder / WORDS, mmap_mode="r", allow_pickle=False)
+            idle_memory.register(self._words)
             compiled = partial(CompiledModel, parallel=usable_cores())
             self._layers = compiled(folder / LAYERS, bfloat16=bfloat16)
             self._pooling = compiled(folder / POOLING, bfloat16=False)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-import evenmesh_models
-
-BUNDLED: Final = evenmesh_models.MINILM
+BUNDLED: Final = "all-MiniLM-L6-v2"
 """Name of the default model, which is installed with ``evenmesh-models``."""
 
 Precision = Literal["auto", "fp32", "bf16"]

@@ -18,12 +18,12 @@ from opentelemetry import context as otel_context
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-import evenmesh_models
 from evenmesh.wire import deadline
 from evenmesh.wire.channel import DEFAULT_MAX_MESSAGE_BYTES, with_scheme
 from evenmesh.wire.errors import DeadlineExceeded, Unavailable
 from evenmesh_kit.telemetry.recorder import inject_context
 from evenmesh_retriever import cost
+from evenmesh_retriever.backends.dense.model_options import BUNDLED
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.steps import in_batches
@@ -39,7 +39,6 @@ _USUAL_TOKENS: Final = 512
 _TEXT, _EMBEDDING = "text", "embedding"
 # What of a model's parameters its vectors follow from.
 _TELLING: Final = ("model_path", "pooling", "prefix", "normalize")
-_BUNDLED: Final = evenmesh_models.MINILM
 
 
 class TritonEncoder:
@@ -187,7 +186,7 @@ def _read(config: dict[str, Any]) -> tuple[int, str, dict[str, str]]:
         )
     all_of_them = config.get("parameters", {})
     telling = {key: all_of_them.get(key, {}).get("string_value", "") for key in _TELLING}
-    return max(1, int(config.get("max_batch_size", 1))), Path(telling["model_path"]).name or _BUNDLED, telling
+    return max(1, int(config.get("max_batch_size", 1))), Path(telling["model_path"]).name or BUNDLED, telling
 
 
 def _said(error: InferenceServerException) -> str:
