@@ -196,6 +196,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
     "scale-out": (partial(_own, "scale_out"), ("grpcio", "protobuf")),
     "gateway": (partial(_own, "gateway"), ("grpcio", "starlette", "uvicorn")),
     "telemetry": (partial(_own, "telemetry"), ("grpcio", "opentelemetry-sdk")),
+    "statements": (partial(_own, "statements"), ("grpcio", "cryptography")),
 }
 
 
