@@ -77,10 +77,11 @@ def measure(*, rounds: int = 15, count: int = 100) -> Beside:
 
 def section(found: Beside) -> str:
     """Return what was measured as a section of docs/science/benchmarks.md."""
-    return f"""Asks (64 tokens streamed, one observation) with one caller, by a mesh of five processes whose models
-answer at once, alone and while another process asks the evaluator for {PER_MINUTE:,} signed statements a
-minute, of ten providers in turn. Medians of {found.rounds} rounds, the two in turn. Both callers share the machine's
-cores with the mesh; the one of statements, a provider's program elsewhere, has the lowest priority.
+    return f"""Asks (64 tokens streamed, one observation) with one caller, by a mesh of five processes
+whose models answer at once, alone and while another process asks the evaluator for {PER_MINUTE:,} signed
+statements a minute, of ten providers in turn. Medians of {found.rounds} rounds, the two in turn. Both callers
+share the machine's cores with the mesh; the one of statements, a provider's program elsewhere, has the
+lowest priority.
 
 | | alone | beside statements | ratio | target |
 |---|---|---|---|---|

@@ -2,91 +2,77 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from benchmarks.over_time import tables
 from benchmarks.over_time.bound import nearest
-from benchmarks.over_time.policies import STEP, K, simulate
+from benchmarks.over_time.drawing import draw
+from benchmarks.over_time.policies import STEP, most_useful, simulate
 from benchmarks.over_time.sets import SETS, Pool, pools
 from benchmarks.over_time.stream import ASKS, OUT, asks
-from evenmesh_lab.figures.style import figure, finish, save, series, styled
 
-_LOSSES = (0.02, 1.0)
+_LOSSES: Final = (0.02, 1.0)
 
 
 def bounds(asked: Sequence[Pool]) -> list[dict[str, Any]]:
     """Return how near any policy comes, for what may be given up of relevance by score and of utility."""
-    found = []
-    for count in (STEP, ASKS):
-        for loss in _LOSSES:
-            some = asked[:count]
-            found.append(
-                {
-                    "asks": count,
-                    "loss": loss,
-                    "relevance": nearest(some, lambda pool: pool.relevance, loss),
-                    "utility": nearest(some, lambda pool: pool.useful / min(K, pool.useful.sum()), loss),
-                }
-            )
-    return found
+    return [
+        {
+            "asks": len(asked),
+            "loss": loss,
+            "relevance": nearest(asked, lambda pool: pool.relevance, loss),
+            "utility": nearest(asked, lambda pool: pool.useful / most_useful(pool), loss),
+        }
+        for loss in _LOSSES
+    ]
+
+
+def simulated(name: str) -> dict[str, Any]:
+    """Simulate a set, draw its figure, and return its numbers."""
+    provider, read = SETS[name]
+    found = pools(read())
+    asked = asks(found)
+    outcomes = simulate(asked)
+    points: dict[str, list[tuple[float, float, float, float]]] = {}
+    for one in outcomes:
+        points.setdefault(one.policy, []).append((one.unfairness[-1], one.utility, one.low, one.high))
+    draw(OUT / f"{name}.svg", points, x=f"unfairness after {ASKS:,} asks", y="utility")
+    return {
+        "questions": len(found),
+        "provider": provider,
+        "providers": len({one for pool in found for one in pool.providers}),
+        "outcomes": [asdict(one) for one in outcomes],
+        "bounds": bounds(asked[:STEP]),
+    }
 
 
 def main() -> None:
-    """Simulate every set, write the figures and the numbers, and print the tables."""
+    """Simulate sets, and write the figures and the numbers of each when it is done."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.over_time", description=__doc__)
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(SETS)}; default: all")
+    given = parser.parse_args()
+    if unknown := sorted(set(given.sets) - set(SETS)):
+        parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(SETS)}")
     OUT.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {}
-    for name, (provider, read) in SETS.items():
-        found = pools(read())
-        asked = asks(found)
-        outcomes = simulate(asked)
-        draw(
-            OUT / f"{name}.svg",
-            {
-                policy: [
-                    (one.unfairness[-1], one.utility, one.low, one.high)
-                    for one in outcomes
-                    if one.policy == policy
-                ]
-                for policy in dict.fromkeys(one.policy for one in outcomes)
-            },
-            x=f"unfairness after {ASKS:,} asks",
-            y="utility",
-        )
-        report[name] = {
-            "questions": len(found),
-            "provider": provider,
-            "providers": len({one for pool in found for one in pool.providers}),
-            "outcomes": [asdict(one) for one in outcomes],
-            "bounds": bounds(asked),
-        }
-        print(tables.simulated(name, report[name]), flush=True)
-    (OUT / "outcomes.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    path = OUT / "outcomes.json"
+    for name in given.sets or SETS:
+        made = simulated(name)
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        reports = {one: made if one == name else known[one] for one in SETS if one == name or one in known}
+        path.write_text(json.dumps(rounded(reports), indent=1) + "\n", encoding="utf-8")
+        print(f"{name} is done", flush=True)
 
 
-def draw(path: Path, points: dict[str, list[tuple[float, float, float, float]]], *, x: str, y: str) -> None:
-    """Draw a line for each policy through its points: x, y and the interval of y."""
-    with styled():
-        made, axes = figure()
-        for place, (policy, some) in enumerate(points.items()):
-            colour, marker = series(place)
-            middle = [one[1] for one in some]
-            spread = [[one[1] - one[2] for one in some], [one[3] - one[1] for one in some]]
-            axes.errorbar(
-                [one[0] for one in some],
-                middle,
-                yerr=spread,
-                color=colour,
-                marker=marker,
-                markersize=4,
-                label=policy,
-            )
-        axes.margins(0.06)
-        finish(made, axes, x=x, y=y, numbers="xy")
-    save(made, path)
+def rounded(value: Any) -> Any:
+    """Return a report with its numbers to six digits."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ SET: Final = "bioasq-golden"
 QUESTIONS: Final = 400
 ANSWERED_DIALS: Final = (2.0, 4.0, 8.0, 16.0)
 ANSWERED_SLACKS: Final = (0.0, 0.5, 1.0)
-ANSWERED_STRENGTHS: Final = STRENGTHS[1:4]
+ANSWERED_STRENGTHS: Final = STRENGTHS[:3]
 ROOT: Final = Path(__file__).resolve().parents[2]
 COLUMNS: Final = ("policy", "setting", "question", "asks", "exact_match", "f1", "useful")
 

@@ -24,13 +24,13 @@ STEP: Final = 1_000
 """Asks after which unfairness is read."""
 SEED: Final = 26
 DIALS: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 100.0)
-SLACKS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
-STRENGTHS: Final = (0.01, 0.05, 0.25, 0.6, 1.0)
+SLACKS: Final = (0.0, 0.5, 1.0, 2.0)
+STRENGTHS: Final = (0.05, 0.25, 0.6, 1.0)
 CONTROLLED_DIAL: Final = 8.0
 LIMIT: Final = 0.25
 
 _DIAL_RANGE: Final = (0.25, 100.0)
-_GRID: Final = 24
+_GRID: Final = 16
 
 
 @dataclass(frozen=True)
@@ -94,31 +94,43 @@ class Outcome:
 class Ledger:
     """Utility and exposure of a policy, ask by ask."""
 
-    balance: ExposureBalance = field(default_factory=ExposureBalance)
     utilities: list[float] = field(default_factory=list)
     unfairness: list[float] = field(default_factory=list)
     largest: list[float] = field(default_factory=list)
     near: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
     _relevance: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    _owed: dict[str, list[float]] = field(default_factory=dict)
     _exposure: dict[Pool, FloatArray] = field(default_factory=dict)
     _asked: dict[Pool, int] = field(default_factory=dict)
 
     def add(self, pool: Pool, inclusion: FloatArray) -> None:
         """Count one ask."""
         self.utilities.append(float(inclusion @ pool.useful) / most_useful(pool))
-        self.balance = self.balance.added(pool.providers, pool.merit, np.clip(inclusion / K, 0.0, None))
+        for provider, deserved, given in zip(
+            pool.providers, pool.merit.tolist(), (inclusion / K).tolist(), strict=True
+        ):
+            sums = self._owed.setdefault(provider, [0.0, 0.0])
+            sums[0] += deserved
+            sums[1] += given
         relevance = pool.relevance
         self._relevance[0] += float(inclusion @ relevance)
         self._relevance[1] += float(np.sort(relevance)[-K:].sum())
         self._exposure[pool] = self._exposure.get(pool, 0.0) + inclusion
         self._asked[pool] = self._asked.get(pool, 0) + 1
         if len(self.utilities) % STEP == 0:
-            apart, target = np.abs(self.balance.owed), self.balance.target
+            target, exposure = np.array(list(self._owed.values())).T
+            apart = np.abs(target - exposure)
             self.unfairness.append(float(apart.sum()) / 2 / len(self.utilities))
             self.largest.append(float(apart.max()) / len(self.utilities))
             self.near.append(float(target[apart <= 0.05 * target].sum() / target.sum()))
             self.loss.append(1 - self._relevance[0] / self._relevance[1])
+
+    def balance(self, pool: Pool) -> ExposureBalance:
+        """Return what the providers of a pool deserved and were given until now."""
+        names = [one for one in dict.fromkeys(pool.providers) if one in self._owed]
+        target, exposure = np.array([self._owed[one] for one in names]).reshape(-1, 2).T
+        return ExposureBalance(names, target, exposure)
 
     @property
     def useful(self) -> dict[Pool, float]:
@@ -213,7 +225,7 @@ def follow(
     """Return what a policy does on asks in their order; ``seen`` is told of each."""
     ledger = Ledger()
     for number, pool in enumerate(asked):
-        shown = policy(pool, ledger.balance)
+        shown = policy(pool, ledger.balance(pool))
         seen(number, pool, shown)
         ledger.add(pool, shown.inclusion)
     return ledger
@@ -245,10 +257,12 @@ class EqualDials:
         self._curve = PchipInterpolator(np.log(self._grid), found)
 
     def find(self, wanted: float) -> float:
-        """Return the α of a disparity, to four digits: by interpolation of the disparity over log α."""
+        """Return the α of a disparity, or the nearest there is, to four digits.
+
+        The disparity is interpolated over log α.
+        """
         ends = np.log(_DIAL_RANGE)
-        if not self._curve(ends[0]) < wanted < self._curve(ends[1]):
-            raise ValueError(f"no α from {_DIAL_RANGE[0]} to {_DIAL_RANGE[1]} has a disparity of {wanted}")
+        wanted = float(np.clip(wanted, self._curve(ends[0]), self._curve(ends[1])))
         return float(f"{np.exp(brentq(lambda at: self._curve(at) - wanted, *ends)):.4g}")
 
     def beside(self, ledger: Ledger, wanted: float) -> Beside:
