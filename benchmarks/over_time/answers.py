@@ -152,7 +152,6 @@ def table(
                 text, right = journal.known[pool.question][key(places)], accepted[pool.question]
                 useful = float(pool.useful[list(places)].sum()) / most_useful(pool)
                 scores[pool.question].append((exact_match(text, right), token_f1(text, right), useful))
-        name = f"{policy.outcome.policy}{' beside ' + policy.beside if policy.beside else ''}"
         for question in questions:
             em, f1, useful = np.mean(scores[question], axis=0).tolist()
             found.append(
@@ -160,7 +159,7 @@ def table(
                     zip(
                         COLUMNS,
                         (
-                            name,
+                            policy.outcome.policy,
                             f"{policy.outcome.setting:g}",
                             question,
                             len(scores[question]),

@@ -1,6 +1,6 @@
 """The tables of docs/studies/over-time.md, from the numbers beside it; a test compares them with the page.
 
-``python -m benchmarks.over_time.tables`` prints them and draws the figures of answers.
+``python -m benchmarks.over_time.tables`` writes them into the page, and draws the figures of answers.
 """
 
 from __future__ import annotations
@@ -110,14 +110,31 @@ def read_answers() -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
         return list(csv.DictReader(file)), json.loads((OUT / "answers.json").read_text(encoding="utf-8"))
 
 
-def main() -> None:
-    """Print the tables and draw the figures of answers."""
+def tables() -> dict[str, str]:
+    """Return every table of the page by its name there."""
     reports = json.loads((OUT / "outcomes.json").read_text(encoding="utf-8"))
-    print(reached(reports))
-    for name, report in reports.items():
-        print(f"\n## {name}\n\n{simulated(name, report)}")
+    found = {"reached": reached(reports)}
+    found |= {name: simulated(name, report) for name, report in reports.items()}
+    if (OUT / "answers.csv").exists():
+        found["answers"] = answered(*read_answers())
+    return found
+
+
+def placed(page: str, found: dict[str, str]) -> str:
+    """Return the page with tables in their places, between `<!-- NAME -->` and `<!-- end -->`."""
+    for name, table in found.items():
+        begin, end = page.index(f"<!-- {name} -->"), "<!-- end -->"
+        page = f"{page[:begin]}<!-- {name} -->\n\n{table}\n\n{page[page.index(end, begin) :]}"
+    return page
+
+
+def main() -> None:
+    """Write the tables into the page, and draw the figures of answers."""
+    page = OUT.with_suffix(".md")
+    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    if not (OUT / "answers.csv").exists():
+        return
     rows, outcomes = read_answers()
-    print(f"\n{answered(rows, outcomes)}")
     scores = by_policy(rows)
     for x, path, name in (
         ("disparity", "answers-disparity.svg", "disparity"),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("bm25s")
+pytest.importorskip("torch")
 
-from benchmarks.over_time import policies, tables
+from benchmarks.over_time import answers, policies, tables
 from benchmarks.over_time.bound import nearest
 from benchmarks.over_time.policies import EqualDials, Ledger, context, dial, program, simulate
-from benchmarks.over_time.sets import Pool, pubmed_million
+from benchmarks.over_time.sets import SETS, Pool, pubmed_million
 from evenmesh_core.exposure_balance import ExposureBalance
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "studies" / "over-time.md"
@@ -105,8 +106,45 @@ def test_a_million_of_pubmeds_numbers_is_a_provider() -> None:
 
 def test_the_page_has_the_tables_of_the_numbers_beside_it() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    reports = json.loads((PAGE.with_suffix("") / "outcomes.json").read_text(encoding="utf-8"))
-    assert tables.reached(reports) in page
-    for name, report in reports.items():
-        assert f"## {name}\n\n{tables.simulated(name, report)}" in page
-    assert tables.answered(*tables.read_answers()) in page
+    found = tables.tables()
+    assert {"reached", *SETS} <= set(found)
+    assert tables.placed(page, found) == page
+
+
+def test_answers_are_compared_question_by_question() -> None:
+    outcomes: list[dict[str, Any]] = [
+        {"policy": "dial", "setting": 8.0, "beside": "", "disparity": 0.9, "unfairness": 0.1},
+        {"policy": "controller", "setting": 0.25, "beside": "", "disparity": 0.8, "unfairness": 0.01},
+        {"policy": "dial", "setting": 5.5, "beside": "controller 0.25", "disparity": 0.8, "unfairness": 0.1},
+    ]
+    scores = {("dial", "8"): (0.5, 0.5), ("controller", "0.25"): (0.5, 1.0), ("dial", "5.5"): (0.25, 0.75)}
+    rows = [
+        {
+            "policy": policy,
+            "setting": setting,
+            "question": str(at),
+            "exact_match": "0",
+            "f1": str(one),
+            "useful": "1",
+        }
+        for (policy, setting), some in scores.items()
+        for at, one in enumerate(some)
+    ]
+    lines = tables.answered(rows, outcomes).splitlines()
+    assert len(lines) == 4
+    # Both questions differ by a quarter, so that there is no spread.
+    assert lines[-1].endswith("| 5.5 | 0.250 (0.250 to 0.250) | 0.000 (0.000 to 0.000) |")
+    assert lines[-2].endswith("| 0.500 (0.500 to 0.500) |  |  |  |")
+
+
+def test_the_answers_of_a_stopped_run_are_known(tmp_path: Path) -> None:
+    journal = answers.Journal(tmp_path / "build" / "answers.jsonl")
+    journal.add("q1", {"0-1": "a"})
+    journal.add("q1", {"0-2": "b"})
+    assert answers.Journal(tmp_path / "build" / "answers.jsonl").known == {"q1": {"0-1": "a", "0-2": "b"}}
+    pool = Pool(np.array([3.0, 1.0]), ["A", "B"], np.array([1.0, 0.0]), np.array([0.6, 0.4]), "q1")
+    outcome = policies.follow([pool], dial(1.0)).outcome("dial", 1.0)
+    followed = answers.Followed(outcome, [answers.Drawn(pool, (0, 1)), answers.Drawn(pool, (0, 1))])
+    journal.add("q1", {"0-1": "river"})
+    (row,) = answers.table([followed], journal, {"q1": ["the river Rhine"]}, ["q1"])
+    assert (row["asks"], row["exact_match"], row["f1"]) == (2, "0", "0.6667")
