@@ -222,7 +222,7 @@ def settings() -> list[tuple[str, float, Policy]]:
 def follow(
     asked: Sequence[Pool], policy: Policy, seen: Callable[[int, Pool, Shown], None] = lambda *_: None
 ) -> Ledger:
-    """Return what a policy does on asks in their order; ``seen`` is told of each."""
+    """Return what a policy does on asks in their order, and give each to `seen`."""
     ledger = Ledger()
     for number, pool in enumerate(asked):
         shown = policy(pool, ledger.balance(pool))

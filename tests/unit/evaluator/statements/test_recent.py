@@ -1,4 +1,4 @@
-"""Statements of the last second are shared, by tenant; who asks for too many different ones is told to wait."""
+"""Statements of the last second are shared, by tenant; who asks for too many different ones has to wait."""
 
 from __future__ import annotations
 
