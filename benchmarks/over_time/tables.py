@@ -121,10 +121,16 @@ def tables() -> dict[str, str]:
 
 
 def placed(page: str, found: dict[str, str]) -> str:
-    """Return the page with tables in their places, between `<!-- NAME -->` and `<!-- end -->`."""
+    """Return the page with tables in their places, between `<!-- NAME -->` and `<!-- end -->`.
+
+    A set that has no place gets one at the end.
+    """
     for name, table in found.items():
-        begin, end = page.index(f"<!-- {name} -->"), "<!-- end -->"
-        page = f"{page[:begin]}<!-- {name} -->\n\n{table}\n\n{page[page.index(end, begin) :]}"
+        mark, end = f"<!-- {name} -->", "<!-- end -->"
+        if mark not in page:
+            page += f"\n## {name}\n\n{mark}\n{end}\n"
+        begin = page.index(mark)
+        page = f"{page[:begin]}{mark}\n\n{table}\n\n{page[page.index(end, begin) :]}"
     return page
 
 
