@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("bm25s")
 pytest.importorskip("torch")
 
-from benchmarks.over_time import answers, policies, tables
+from benchmarks.over_time import answers, exact, policies, tables
 from benchmarks.over_time.bound import nearest
 from benchmarks.over_time.policies import EqualDials, Ledger, context, dial, program, simulate
 from benchmarks.over_time.sets import SETS, Pool, pubmed_million
@@ -29,6 +29,7 @@ def _pool() -> Pool:
 def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "K", 1)
     monkeypatch.setattr("benchmarks.over_time.bound.K", 1)
+    monkeypatch.setattr(exact, "K", 1)
 
 
 def test_what_is_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +99,16 @@ def test_no_policy_comes_nearer_than_the_bound() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("benchmarks.over_time.bound.K", 2)
         assert nearest([alone], lambda one: one.useful, 1.0) == pytest.approx(0.1)
+
+
+def test_the_exact_alternative_pays_a_debt_that_is_worth_its_price() -> None:
+    pool = _pool()
+    none = ExposureBalance()
+    # Giving B its 0.4 costs 0.4 of relevance, and makes both providers 0.4 less apart.
+    assert exact.exposure(pool, none, 0.4).tolist() == pytest.approx([1.0, 0.0])
+    assert exact.exposure(pool, none, 0.6).tolist() == pytest.approx([0.6, 0.4])
+    behind = ExposureBalance(["A", "B"], np.array([0.0, 0.3]), np.array([0.3, 0.0]))
+    assert exact.exposure(pool, behind, 0.6).tolist() == pytest.approx([0.3, 0.7])
 
 
 def test_a_million_of_pubmeds_numbers_is_a_provider() -> None:
