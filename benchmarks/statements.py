@@ -70,6 +70,8 @@ def measure(*, rounds: int = 15, count: int = 100) -> Beside:
         with stand_in_mesh(home / "mesh", "benchmarks.stand_in_generator", given) as state:
             asyncio.run(ingest(state.addresses["retriever"]))
             address, pid = state.addresses["evaluator"], state.services["evaluator"].pid
+            if pid is None:
+                raise RuntimeError("the evaluator does not run here: its CPU cannot be measured")
             asyncio.run(_settled(state.addresses["orchestrator"], address, home / "public.pem"))
             with _reader(address) as reader:
                 return asyncio.run(_measured(state.addresses["orchestrator"], reader, pid, rounds, count))
@@ -189,7 +191,7 @@ async def _ask_for_statements(address: str) -> None:
         stub = pb_grpc.EvaluatorServiceStub(channel)
         while (await asyncio.to_thread(sys.stdin.readline)).strip() == "go":
             stop = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-            began, calls = time.monotonic(), set[asyncio.Task[object]]()
+            began, calls = time.monotonic(), set[asyncio.Task[None]]()
             number = done = 0
 
             async def one(number: int) -> None:

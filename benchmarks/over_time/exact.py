@@ -72,7 +72,7 @@ def main() -> None:
         *(("controller", one, controller(one)) for one in STRENGTHS),
     ):
         found = follow(asked, policy).outcome(name, setting)
-        print(f"{name} {setting:g}: {found.unfairness[0]:.3f}, {found.loss[0]:.3f}, {found.utility:.3f}")
+        print(f"{name} {setting:g}: {found.unfairness[0]:.4f}, {found.loss[0]:.4f}, {found.utility:.4f}")
 
 
 if __name__ == "__main__":
