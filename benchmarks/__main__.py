@@ -199,6 +199,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
     "gateway": (partial(_own, "gateway"), ("grpcio", "starlette", "uvicorn")),
     "console": (partial(_own, "console"), ("starlette", "uvicorn", "playwright")),
     "telemetry": (partial(_own, "telemetry"), ("grpcio", "opentelemetry-sdk")),
+    "statements": (partial(_own, "statements"), ("grpcio", "cryptography")),
 }
 
 

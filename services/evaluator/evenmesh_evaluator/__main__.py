@@ -56,10 +56,13 @@ class EvaluatorService(Service):
         metrics = EvaluatorMetrics(
             telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
         )
+        # Statements can wait: observations, and asks on the same machine, cannot.
+        self._statements_pool = TenantPool(1, "evaluator-statements", nice=10)
         servicer = EvaluatorServicer(
             self._evaluator,
             pool=self._pool,
             measures_pool=self._measures_pool,
+            statements_pool=self._statements_pool,
             similarities=Similarities(_models(settings)),
             admission=admission,
             window=settings.observe_window,
@@ -90,6 +93,7 @@ class EvaluatorService(Service):
         await self._store.close()
         self._pool.close()
         self._measures_pool.close()
+        self._statements_pool.close()
 
 
 def _signer(settings: EvaluatorSettings) -> Signer | None:

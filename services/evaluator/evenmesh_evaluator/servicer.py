@@ -23,6 +23,7 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer,
         evaluator: the engine.
         pool: threads that measure observations too large for the event loop.
         measures_pool: threads that compute the measures of requests.
+        statements_pool: threads that compute statements.
         similarities: similarities of answers, by name.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
@@ -38,6 +39,7 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer,
         *,
         pool: TenantPool,
         measures_pool: TenantPool,
+        statements_pool: TenantPool,
         similarities: Similarities,
         admission: Admission,
         window: int,
@@ -51,4 +53,6 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer,
         )
         ReportsServicer.__init__(self, evaluator)
         MeasuresServicer.__init__(self, similarities, pool=measures_pool, admission=admission)
-        StatementsServicer.__init__(self, store, signer=signer, privacy=privacy or Privacy())
+        StatementsServicer.__init__(
+            self, store, pool=statements_pool, signer=signer, privacy=privacy or Privacy()
+        )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,8 +13,10 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import FailedPrecondition, InvalidField, NotFound
 from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.statements import codec
+from evenmesh_evaluator.statements.recent import RecentStatements
 from evenmesh_evaluator.statements.signing import Signer
-from evenmesh_evaluator.statements.summary import Privacy, state
+from evenmesh_evaluator.statements.summary import Privacy, Stated, Window, state
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import Caller, Role
@@ -32,6 +33,7 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
 
     Args:
         store: what is known of providers.
+        pool: threads that compute statements; they should yield the processors to those of asks.
         signer: signs statements; None where there is no key.
         privacy: what statements keep to themselves; the noise's secret comes from the signer.
         clock: the time. Microseconds since 1970.
@@ -41,11 +43,14 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
         self,
         store: ObservationStore,
         *,
+        pool: TenantPool,
         signer: Signer | None,
         privacy: Privacy,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._store = store
+        self._statements_pool = pool
+        self._recent = RecentStatements()
         self._signer = signer
         self._privacy = privacy
         self._clock = clock
@@ -71,17 +76,26 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
             )
         if not _may_read(caller, name):
             raise _no_provider()
-        days = await self._store.provider_days(
-            caller.tenant, name, first_day=window.first_day, last_day=window.last_day
-        )
-        if not days and not private:
-            raise _no_provider()
         privacy = Privacy(self._privacy.min_asks, self._privacy.epsilon, self._signer.secret)
-        stated = await asyncio.to_thread(state, caller.tenant, name, window, days, privacy)
+        stated = await self._recent.get(
+            caller.tenant,
+            (name, window, privacy),
+            lambda: self._stated(caller.tenant, name, window, privacy),
+        )
+        if stated is None:
+            raise _no_provider()
         payload = codec.statement(
             caller.tenant, name, window, stated, privacy, nonce=nonce, issued_at_us=now_us
         )
         return pb.GetExposureStatementResponse(envelope=self._signer.sign(payload))
+
+    async def _stated(self, tenant: str, name: str, window: Window, privacy: Privacy) -> Stated | None:
+        days = await self._store.provider_days(
+            tenant, name, first_day=window.first_day, last_day=window.last_day
+        )
+        if not days and privacy.epsilon is None:
+            return None
+        return await self._statements_pool.run(state, tenant, name, window, days, privacy)
 
     async def GetExposureBalance(
         self, request: pb.GetExposureBalanceRequest, context: Context

@@ -1,0 +1,97 @@
+"""Statements of the last second are shared, by tenant; who asks for too many different ones has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evenmesh.wire.errors import NotFound, Overloaded
+from evenmesh_evaluator.statements.recent import KEPT_S, MOST_UNDER_WAY, RecentStatements
+from evenmesh_evaluator.statements.summary import Stated
+
+EMPTY = Stated([], 0)
+
+
+class Work:
+    """Counts how often it is done, and ends when it may."""
+
+    def __init__(self, result: Stated | None = EMPTY, *, begun: bool = True) -> None:
+        self.count = 0
+        self.may_end = asyncio.Event()
+        self._result = result
+        if begun:
+            self.may_end.set()
+
+    async def __call__(self) -> Stated | None:
+        self.count += 1
+        await self.may_end.wait()
+        return self._result
+
+
+class Clock:
+    """A time that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("result", [EMPTY, None])
+async def test_a_statement_is_computed_once_a_second(result: Stated | None) -> None:
+    clock = Clock()
+    recent, work = RecentStatements(clock), Work(result)
+    for _ in range(5):
+        assert await recent.get("acme", "p", work) is result
+    assert work.count == 1
+    clock.now += KEPT_S
+    await recent.get("acme", "p", work)
+    assert work.count == 2
+
+
+async def test_tenants_and_keys_have_their_own() -> None:
+    recent, first, second, third = RecentStatements(), Work(), Work(Stated([], 1)), Work(None)
+    assert await recent.get("acme", "p", first) == EMPTY
+    assert await recent.get("other", "p", second) == Stated([], 1)
+    assert await recent.get("acme", "q", third) is None
+    assert (first.count, second.count, third.count) == (1, 1, 1)
+
+
+async def test_readers_at_the_same_time_wait_for_one_and_one_that_hangs_up_ends_nothing() -> None:
+    recent, work = RecentStatements(), Work(begun=False)
+    readers = [asyncio.create_task(recent.get("acme", "p", work)) for _ in range(3)]
+    await asyncio.sleep(0)
+    readers[0].cancel()
+    await asyncio.sleep(0)
+    work.may_end.set()
+    assert await asyncio.gather(*readers[1:]) == [EMPTY, EMPTY]
+    assert work.count == 1
+
+
+async def test_a_failure_is_not_kept() -> None:
+    recent, work = RecentStatements(), Work()
+
+    async def fails() -> Stated:
+        raise NotFound("provider", "the store is gone")
+
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            await recent.get("acme", "p", fails)
+    assert await recent.get("acme", "p", work) == EMPTY
+
+
+async def test_a_tenant_with_too_many_waits_and_no_other_does() -> None:
+    recent, work = RecentStatements(), Work(begun=False)
+    readers = [asyncio.create_task(recent.get("acme", str(n), work)) for n in range(MOST_UNDER_WAY)]
+    await asyncio.sleep(0)
+    shared = asyncio.create_task(recent.get("acme", "0", work))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="ask again later") as caught:
+        await recent.get("acme", "more", work)
+    assert caught.value.retry_after_s
+    assert await recent.get("other", "more", Work()) == EMPTY
+    work.may_end.set()
+    assert await asyncio.gather(*readers, shared) == [EMPTY] * (MOST_UNDER_WAY + 1)
+    assert await recent.get("acme", "more", Work()) == EMPTY
