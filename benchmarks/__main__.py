@@ -183,6 +183,10 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
         partial(_own, "retrieval"),
         ("numpy", "faiss-cpu", "torch", "sentence-transformers", "ir-measures"),
     ),
+    "reading": (
+        partial(_own, "reading"),
+        ("pypdfium2", "python-docx", "python-pptx", "openpyxl", "lxml", "markdown-it-py", "tokenizers"),
+    ),
     "sampling": (_sampling, ("numpy", "numba")),
     "targets": (partial(_own, "targets"), ("numpy", "scipy")),
     "drawing": (_drawing, ("numpy", "numba", "faiss-cpu", "grpcio", "protobuf")),

@@ -8,9 +8,11 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from evenmesh_documents import readers
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import UnreadableError
 from evenmesh_documents.limits import Limits
@@ -25,6 +27,10 @@ from evenmesh_documents.splitting import Splitting, split
 from evenmesh_documents.syncing import source_file
 from evenmesh_documents.syncing.naming import named
 from tests.support import document_files as files
+
+for _reader in readers.FORMATS:
+    # They are imported when a file needs them, which is too late to be instrumented for coverage.
+    import_module(f"{readers.__name__}.{_reader}")
 
 LIMITS: Final = Limits(
     file_bytes=1 << 20, unpacked_bytes=4 << 20, entries=200, pages=50, characters=1 << 20, archive_depth=3
@@ -212,6 +218,18 @@ TARGETS: Final[tuple[Reader, ...]] = (
         _document(".pptx"),
         _REFUSALS,
         (files.presentation([("A", ["x", "y"], "notes")]),),
+        0.3,
+    ),
+    (
+        "document-pdf",
+        _document(".pdf"),
+        _REFUSALS,
+        (
+            files.pdf(
+                [[(18.0, "A"), (11.0, "One line"), (11.0, "goes on.")], [(11.0, "- item"), (11.0, "2")]]
+            ),
+            b"%PDF-1.4",
+        ),
         0.3,
     ),
     ("document-epub", _document(".epub"), _REFUSALS, (files.epub({"a.xhtml": "<h1>A</h1><p>x</p>"}),), 0.5),

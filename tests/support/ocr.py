@@ -34,6 +34,22 @@ def large(image: NDArray[np.uint8]) -> str:
     return str(np.ones(1 << 30).sum())
 
 
+_KEPT: list[bytes] = []
+
+
+def keeping(image: NDArray[np.uint8]) -> str:
+    """As OCR that keeps 300 MiB; the text is the process."""
+    _KEPT.append(b"x" * (300 << 20))
+    return f"process {os.getpid()}"
+
+
+def forgetting(image: NDArray[np.uint8]) -> str:
+    """As OCR that leaves 300 MiB to the collector of cycles; the text is the process."""
+    cycle: list[object] = [b"x" * (300 << 20)]
+    cycle.append(cycle)
+    return f"process {os.getpid()}"
+
+
 def failing(image: NDArray[np.uint8]) -> str:
     """As OCR that does not work."""
     raise RuntimeError("no such language")

@@ -103,6 +103,9 @@ def ingest(
                 )
         except ParserError as exc:
             raise CommandError(str(exc)) from exc
+        except KeyboardInterrupt:
+            screen.note("stopped while reading: nothing was added")
+            raise
         if not as_json:
             show_gathered(screen, gathered, splitting)
         if dry_run or collection is None:

@@ -18,7 +18,8 @@ def reading_display(screen: Screen, files: "Sequence[Found]") -> Any:
     """Return a display of files that are read."""
     from evenmesh.commands.progress import ProgressDisplay
 
-    return ProgressDisplay(screen, "reading files", note=f"reading {len(files):,} files", total=len(files))
+    said = "reading 1 file" if len(files) == 1 else f"reading {len(files):,} files"
+    return ProgressDisplay(screen, "reading files", note=said, total=len(files))
 
 
 def show_gathered(screen: Screen, gathered: "Gathered", splitting: "Splitting") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import splitting
+from benchmarks.mtrag_pages import Place
 from evenmesh_documents import Block, Document, Kind, Splitting
 
 
@@ -58,3 +59,32 @@ def test_conversations_are_averaged_and_compared_with_the_windows() -> None:
     assert first.startswith("| windows | 2 | 100 | 37.5 (")
     assert second.startswith("| ours | 3 | 90 | 75.0 (")
     assert "| +37.5 (" in second
+
+
+def test_a_passage_of_the_data_set_is_found_by_one_that_lies_mostly_in_it() -> None:
+    judge = splitting.within({"x": Place("a", 4, 10), "y": Place("b", 0, 4)})
+    question = {"gold_passage_ids": ["x", "y"]}
+    mostly = splitting.Piece("a", "", "one two three four five", 1)
+    recall, held = judge(question, [mostly])
+    assert (recall, held) == (0.0, 2 / 10)
+    recall, held = judge(question, [splitting.Piece("a", "", "two three four five six", 2), mostly])
+    assert (recall, held) == (0.5, 3 / 10)
+    assert judge(question, [splitting.Piece("c", "", "one two", 0)]) == (0.0, 0.0)
+
+
+def test_our_passages_know_their_first_word() -> None:
+    found = list(splitting.passages(page("a", "One two three. " * 9, "Four five."), Splitting(16)))
+    words = page("a", "One two three. " * 9, "Four five.").text.split()
+    assert len(found) > 1
+    for one in found:
+        said = one.text.split()
+        assert words[one.start : one.start + len(said)] == said
+
+
+def test_the_table_shows_the_words_that_are_held_where_they_are_known() -> None:
+    import numpy as np
+
+    ones = np.array([1.0, 0.5, 0.0])
+    lines = splitting.table([splitting.Row("windows", 2, 100.0, ones, np.array([0.25, 0.25, 0.25]))])
+    assert lines.splitlines()[0].endswith("| words held, % |")
+    assert lines.splitlines()[-1].endswith("| 25.0 |")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from evenmesh_documents.duplicates import DuplicateFinder, _signature
+from evenmesh_documents.duplicates import _BAND_OF, DuplicateFinder, _signature
 
 
 def sentence(first: int, count: int = 40) -> str:
@@ -65,3 +67,41 @@ def test_similarity_is_estimated_without_bias_and_near_pairs_are_found() -> None
         estimates.append(np.mean(_signature(runs) == _signature(other)))
     assert found >= 0.97 * pairs  # at 0.95 banding misses (1 - 0.95⁵)¹² < 1e-7; an estimate below 0.8, few
     assert np.mean(estimates) == pytest.approx(37 / 39, abs=3 * 0.0277 / pairs**0.5)
+
+
+def test_what_was_remembered_is_found_after_thousands_more() -> None:
+    finder = DuplicateFinder()
+    for at in range(3_000):
+        finder.repeats(str(at), "a", sentence(1_000 * at))
+    assert finder.found().near == 0
+    for at in range(0, 3_000, 100):
+        assert not finder.repeats(
+            f"again {at}", "b", sentence(1_000 * at).replace(f"w{1_000 * at + 39}", "other")
+        )
+    assert finder.found().near == 30
+    assert finder.found().examples[1] == ("again 100", "100")
+
+
+def test_memory_of_a_passage_is_some_hundred_bytes() -> None:
+    tracemalloc.start()
+    try:
+        finder = DuplicateFinder()
+        finder.repeats("first", "a", sentence(0))
+        before = tracemalloc.get_traced_memory()[0]
+        for at in range(1, 2_048):
+            finder.repeats(str(at), "a", sentence(1_000 * at))
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown / 2_047 < 700
+
+
+def test_passages_that_share_a_part_are_compared_with_a_few_and_not_with_all() -> None:
+    shared = sentence(0, 30)
+    finder = DuplicateFinder()
+    for at in range(1_000):
+        finder.repeats(str(at), "a", f"{shared} {sentence(1_000 * (at + 1), 30)}")
+    signatures = finder._near_ones
+    compared = signatures._table[_BAND_OF, signatures._slots(signatures._values[0])]
+    assert compared.size == 48
+    assert finder.found().near == 0

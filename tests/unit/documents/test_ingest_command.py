@@ -186,6 +186,17 @@ def test_parts_are_durable_and_an_interruption_says_how_many(
     assert "4 of 5 passages are in mine; the same command adds the others" in capsys.readouterr().err
 
 
+def test_an_interruption_while_reading_says_that_nothing_was_added(
+    folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("evenmesh_documents.gathering.gather", interrupted)
+    assert main(["ingest", str(folder), "-c", "bikes"]) == 130
+    assert "stopped while reading: nothing was added" in capsys.readouterr().err
+
+
 def test_a_file_of_passages_is_added_as_ever(mesh: ScriptedMesh, folder: Path, capsys: Output) -> None:
     words = ["ingest", str(folder / "more.jsonl"), "-c", "mine", "--analyzer", "english", "--k1", "0.9"]
     assert main(words) == 0

@@ -149,6 +149,19 @@ def test_what_a_parser_does_ends_nothing_but_its_file(tmp_path: Path, ocr: str, 
     assert found == {"a.txt": "Good.", "b.pdf": reason, "c.txt": "Good, too."}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="bounds of memory are Linux's")
+@pytest.mark.parametrize(("ocr", "processes"), [("keeping", 2), ("forgetting", 1)])
+def test_memory_that_one_file_leaves_behind_does_not_count_against_the_next(
+    tmp_path: Path, ocr: str, processes: int
+) -> None:
+    contents = {name: files.pdf([[]]) for name in ("a.pdf", "b.pdf")}
+    with Parsers(1, Limits(memory_bytes=1 << 30), ocr=f"{OCR}:{ocr}") as parsers:
+        found = outcomes(read(tmp_path, contents, parsers))
+        assert parsers.running <= 1
+    assert all(text.startswith("process ") for text in found.values())
+    assert len(set(found.values())) == processes
+
+
 def test_a_parser_has_no_network_where_the_system_takes_it_away(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("networks of their own are Linux's")

@@ -309,3 +309,33 @@ def test_long_cells_of_a_table_are_read_and_leave_other_readers_their_limit() ->
     document = read(Source("long.csv", b"a,b\n" + b"1" * (before + 1) + b",2\n"))
     assert "1" * (before + 1) in document.text
     assert csv.field_size_limit() == before
+
+
+def test_the_text_of_a_paragraph_of_word_is_that_of_the_library() -> None:
+    from docx import Document as WordDocument
+    from docx.oxml import parse_xml
+    from docx.oxml.ns import nsdecls
+
+    from evenmesh_documents.readers import word
+
+    paragraph = WordDocument().add_paragraph("Oil\tthe")
+    paragraph.add_run(" chain").add_break()
+    inner = "<w:r><w:t>here</w:t><w:noBreakHyphen/></w:r><w:bookmarkStart w:id='1'/>"
+    paragraph._p.append(parse_xml(f"<w:hyperlink {nsdecls('w')}>{inner}<w:r><w:cr/></w:r></w:hyperlink>"))
+    paragraph._p.append(parse_xml(f"<w:ins {nsdecls('w')}><w:r><w:t>inserted</w:t></w:r></w:ins>"))
+    assert word._text(paragraph) == paragraph.text == "Oil\tthe chain\nhere-\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a\r\nb\x85c\u2028d\re", "a\nb\nc\nd\ne"),
+        ("a\x00b\x0cc\ud800d\ufffe", "abcd"),
+        ("a\u00a0b\u3000c \n d", "a\u00a0b\u3000c \n d"),
+        ("plain text", "plain text"),
+    ],
+)
+def test_characters_of_no_text_are_left_out_and_others_kept(text: str, kept: str) -> None:
+    from evenmesh_documents.outline import clean
+
+    assert clean(text) == kept

@@ -206,8 +206,8 @@ class _Parser:
             wire.send(incoming, address.encode())
             wire.send(incoming, data)
             reply = json.loads(wire.receive(outgoing, most))
+            self.usable = "last" not in reply and _reads_on(outgoing)
             if "unreadable" in reply:
-                self.usable = "last" not in reply
                 raise UnreadableError(str(reply["unreadable"]))
             return wire.unpacked(reply)
         except (wire.StreamError, OSError) as exc:
@@ -250,6 +250,14 @@ class _Parser:
         if status < 0:
             return f"ended its parser ({signal.Signals(-status).name})"
         return f"ended its parser (status {status})"
+
+
+def _reads_on(outgoing: IO[bytes]) -> bool:
+    """Return whether a process reads another file: after its reply it says so, or ends."""
+    try:
+        return not wire.receive(outgoing, _MOST_FAILURE)
+    except (wire.StreamError, OSError):
+        return False
 
 
 def descriptor_of(path: Path, most: int) -> IO[bytes]:

@@ -7,6 +7,7 @@ file, and has bounds of memory and processor time. It is started by
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import logging
@@ -25,6 +26,9 @@ from evenmesh_documents.source import Ocr, Source
 _NEW_USER: Final = 0x10000000
 _NEW_NETWORK: Final = 0x40000000
 _MOST_HEAD: Final = 65_536
+_KEPT_SHARE: Final = 4
+"""A process that keeps more than this part of its memory between two files reads no other."""
+_PAGE_BYTES: Final = resource.getpagesize()
 
 
 def main() -> None:
@@ -51,6 +55,7 @@ def main() -> None:
         try:
             document = read_any(Source(address, data, limits, ocr))
             reply = packed(replace(document, address=address))
+            del document
         except UnreadableError as exc:
             reply = _failed(str(exc))
         except MemoryError:
@@ -59,6 +64,8 @@ def main() -> None:
             send(outgoing, json.dumps({"unreadable": reason, "last": True}).encode())
             return
         send(outgoing, reply)
+        del data, reply
+        send(outgoing, b"" if _is_usable(limits) else b"last")
 
 
 def read_any(source: Source) -> Document:
@@ -82,6 +89,28 @@ def read_any(source: Source) -> Document:
             f"is damaged, or not a {source.ending} file "
             f"({type(exc).__name__}: {said[0][:200] if said else ''})"
         ) from exc
+
+
+def _is_usable(limits: Limits) -> bool:
+    """Return whether this process has enough memory left for the next file.
+
+    What a library keeps of one file, as parts of an Office file that refer to each other, would otherwise
+    count against another one.
+    """
+    if _resident_bytes() * _KEPT_SHARE <= limits.memory_bytes:
+        return True
+    gc.collect()
+    return _resident_bytes() * _KEPT_SHARE <= limits.memory_bytes
+
+
+def _resident_bytes() -> int:
+    """Return the memory of this process; where the system has no /proc, the most that it ever had. Bytes."""
+    try:
+        with open("/proc/self/statm", "rb") as stream:  # noqa: PTH123 - read at every file
+            return int(stream.read().split()[1]) * _PAGE_BYTES
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most << 10
 
 
 def _failed(reason: str) -> bytes:

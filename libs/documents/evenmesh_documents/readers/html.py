@@ -274,11 +274,19 @@ def _hidden(element: lxml_html.HtmlElement) -> bool:
 
 
 def _spaced(text: str | None) -> str:
-    return re.sub(r"\s+", " ", text) if text else ""
+    """Return a text with one space for all white space between words, and at its ends if there is any."""
+    if not text:
+        return ""
+    words = " ".join(text.split())
+    if not words:
+        return " "
+    return f"{' ' if text[0].isspace() else ''}{words}{' ' if text[-1].isspace() else ''}"
 
 
 def _tidy(text: str) -> str:
-    return re.sub(r" *\n *", "\n", re.sub(r" {2,}", " ", text)).strip()
+    if "  " in text:
+        text = re.sub(r" {2,}", " ", text)
+    return (re.sub(r" *\n *", "\n", text) if "\n" in text else text).strip()
 
 
 def _title(root: lxml_html.HtmlElement) -> str:

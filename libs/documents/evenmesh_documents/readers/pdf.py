@@ -197,8 +197,8 @@ def _structured(
         if not lines:
             continue
         page = lines[0].page
-        titles = {_normal(line.text) for line in lines}
         waiting = bookmarks.get(page, [])
+        titles = {_normal(line.text) for line in lines} if waiting else set()
         for level, title in waiting:
             if _normal(title) not in titles:
                 end()
@@ -207,7 +207,7 @@ def _structured(
         at = 0
         while at < len(lines):
             line = lines[at]
-            if (known := by_title.pop(_normal(line.text), None)) is not None:
+            if by_title and (known := by_title.pop(_normal(line.text), None)) is not None:
                 end()
                 outline.heading(known, line.text, page)
             elif (found := levels.get(_rounded(line.height))) is not None:

@@ -32,7 +32,7 @@ def read(source: Source) -> Document:
         said = title.text_frame.text if title is not None else ""
         outline.heading(1, said or f"Slide {number}", number)
         for shape in _shapes(slide.shapes):
-            if title is not None and shape.shape_id == title.shape_id:
+            if title is not None and shape.element is title.element:
                 continue
             if getattr(shape, "has_table", False):
                 rows = [[cell.text for cell in row.cells] for row in shape.table.rows]
@@ -63,9 +63,15 @@ def _shapes(shapes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
 
 
 def _text(frame: Any, outline: Outline, page: int) -> None:
-    paragraphs = [(one.level, " ".join(one.text.split())) for one in frame.paragraphs]
+    paragraphs = [(_level(one), " ".join(one.text.split())) for one in frame.paragraphs]
     said = [(level, text) for level, text in paragraphs if text]
     if len(said) == 1:
         outline.add(Kind.PARAGRAPH, said[0][1], page)
     else:
         outline.add(Kind.LIST, "\n".join("  " * level + "- " + text for level, text in said), page)
+
+
+def _level(paragraph: Any) -> int:
+    """Return how deep a paragraph is; the library's own ``level`` adds properties to each that has none."""
+    properties = paragraph._p.pPr
+    return 0 if properties is None else properties.lvl

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import docx
+from docx.oxml.ns import qn
 from docx.table import Table
 from docx.text.paragraph import Paragraph
 
@@ -17,6 +18,9 @@ from evenmesh_documents.source import Source
 
 _HEADING: Final = re.compile(r"heading (\d)", re.IGNORECASE)
 _MOST_NESTED: Final = 8
+_RUN: Final = qn("w:r")
+_LINK: Final = qn("w:hyperlink")
+_SAID: Final = frozenset(map(qn, ("w:br", "w:cr", "w:noBreakHyphen", "w:ptab", "w:t", "w:tab")))
 
 
 def read(source: Source) -> Document:
@@ -33,6 +37,7 @@ def read(source: Source) -> Document:
     outline = Outline(source.limits.characters)
     title = ""
     items: list[str] = []
+    styles: dict[str | None, str] = {}
 
     def end() -> None:
         outline.add(Kind.LIST, "\n".join(items))
@@ -43,8 +48,12 @@ def read(source: Source) -> Document:
             end()
             outline.add(Kind.TABLE, tables.markdown(list(_rows(part))))
             continue
-        text = part.text.strip()
-        style = (part.style.name or "") if part.style is not None else ""
+        text = _text(part).strip()
+        # The library searches all styles of the document for the one of a paragraph.
+        if (style_id := part._p.style) not in styles:
+            found = part.style
+            styles[style_id] = (found.name or "") if found is not None else ""
+        style = styles[style_id]
         for link in part.hyperlinks:
             outline.link(link.text, link.address)
         if not text:
@@ -53,8 +62,8 @@ def read(source: Source) -> Document:
             items.append("  " * depth + "- " + " ".join(text.split()))
             continue
         end()
-        if found := _HEADING.match(style):
-            outline.heading(int(found[1]), text)
+        if level := _HEADING.match(style):
+            outline.heading(int(level[1]), text)
         elif style == "Title" and not title:
             title = " ".join(text.split())
         else:
@@ -71,6 +80,19 @@ def read(source: Source) -> Document:
         date=date.date().isoformat() if date is not None else "",
         links=outline.links,
     )
+
+
+def _text(paragraph: Paragraph) -> str:
+    """Return the text of a paragraph as the library does, without two queries of XPath for each run."""
+    pieces: list[str] = []
+    for child in paragraph._p:
+        if child.tag == _LINK:
+            runs = [one for one in child if one.tag == _RUN]
+        else:
+            runs = [child] if child.tag == _RUN else []
+        for run in runs:
+            pieces += [str(one) for one in run if one.tag in _SAID]
+    return "".join(pieces)
 
 
 def _list_depth(paragraph: Paragraph, style: str) -> int | None:
