@@ -66,13 +66,16 @@ def write_report(
     for one in sections:
         text += [f"## {one.title}", "", *(f"- {note}" for note in one.notes), ""]
         text.append(as_markdown(one.tables, level=3))
+        drawn: dict[str, bytes] = {}  # drawing takes most of the time, so the page shows what the files hold
         for name, figure in one.figures.items():
             for ending in figure_formats:
                 written.append(folder / f"{one.prefix}{name}.{ending}")
                 figures.save(figure, written[-1])
+                if ending == "svg":
+                    drawn[name] = written[-1].read_bytes()
             caption = reports.caption(name)
             text += [f"![{caption}]({one.prefix}{name}.png)", "", caption, ""]
-        shown.append(reports.Section(one.title, one.tables, one.figures, one.notes))
+        shown.append(reports.Section(one.title, one.tables, one.figures, one.notes, drawn))
         if one.details:
             shown.append(reports.Section("Details", one.details))
     markdown, page = folder / "report.md", folder / "report.html"

@@ -73,6 +73,8 @@ class Section:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     """By name; names with a caption are those of :data:`CAPTIONS`."""
     notes: Sequence[str] = ()
+    drawn: Mapping[str, bytes] = field(default_factory=dict)
+    """SVG files of figures by their name, as far as somebody has drawn them already."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def page(report: Report) -> str:
                     {
                         "name": name,
                         "caption": caption(name),
-                        "svg": svg(figure, f"s{place}-{name}-"),
+                        "svg": svg(section.drawn.get(name) or _drawn(figure), f"s{place}-{name}-"),
                     }
                     for name, figure in section.figures.items()
                 ],
@@ -129,18 +131,22 @@ def caption(name: str) -> str:
     return name
 
 
-def svg(figure: Figure, prefix: str) -> str:
+def _drawn(figure: Figure) -> bytes:
+    from evenmesh_lab.figures.style import to_bytes
+
+    return to_bytes(figure, "svg")
+
+
+def svg(drawn: bytes, prefix: str) -> str:
     """Return a figure for a page: with ids of its own, and text and grid in the page's colours.
 
     Args:
-        figure: the figure.
+        drawn: the figure as an SVG file.
         prefix: goes before every id.
     """
     from markupsafe import Markup
 
-    from evenmesh_lab.figures.style import to_bytes
-
-    text = _METADATA.sub("", _HEAD.sub("", to_bytes(figure, "svg").decode(), count=1))
+    text = _METADATA.sub("", _HEAD.sub("", drawn.decode(), count=1))
     text = _ID.sub(lambda found: found.group(1) + prefix, text)
     for colour, variable in ((_INK, "--ink"), (_FAINT, "--line"), (_SECOND, "--second")):
         text = text.replace(f"fill: {colour}", f"fill: var({variable})")
