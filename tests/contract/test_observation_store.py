@@ -681,7 +681,7 @@ def _many(seed: int, count: int) -> list[Observation]:
 async def test_order_batches_and_restarts_do_not_matter(
     url: URL, clock: Clock, tmp_path: Path, seed: int
 ) -> None:
-    observations = _many(seed, 150)
+    observations = _many(seed, 100)
     scopes: list[Scope] = [
         "run-0",
         "run-1",
@@ -703,7 +703,7 @@ async def test_order_batches_and_restarts_do_not_matter(
 
     rng = np.random.default_rng(seed)
     shuffled = [observations[i] for i in rng.permutation(len(observations))]
-    cuts = np.sort(rng.integers(0, len(shuffled), 100))
+    cuts = np.sort(rng.integers(0, len(shuffled), 70))
     pieces = [shuffled[a:b] for a, b in zip([0, *cuts], [*cuts, len(shuffled)], strict=True) if a < b]
     once = URL.create("sqlite+aiosqlite", database=str(tmp_path / "once.db"))
     for ours, expected in zip(await reports(url, pieces), await reports(once, [observations]), strict=True):

@@ -61,6 +61,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Conversions:
+    """Conversions of those models, beside their folders: what is in a model's folder is part of it."""
+    return Conversions(tmp_path_factory.mktemp("openvino"))
+
+
+@pytest.fixture(scope="module")
 def infinity(
     folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[infinity_server.InfinityServer]:
@@ -77,7 +83,7 @@ def infinity(
 
 @pytest.fixture(params=MODELS)
 async def reranker(
-    request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path
+    request: pytest.FixtureRequest, folders: dict[str, Path], converted: Conversions, tmp_path: Path
 ) -> AsyncIterator[Reranker]:
     async with AsyncExitStack() as stack:
         if request.param == "none":
@@ -96,13 +102,7 @@ async def reranker(
                 pytest.skip("openvino is not installed")
             pool = ComputePool(3, "test")
             stack.callback(pool.close)
-            loader = CompiledLoader(
-                "auto",
-                parallel=2,
-                conversions=Conversions(folders["cross-encoder in OpenVINO"] / "openvino"),
-                required=True,
-                threads=1,
-            )
+            loader = CompiledLoader("auto", parallel=2, conversions=converted, required=True, threads=1)
             compiled = loader.full(
                 folders["cross-encoder in OpenVINO"],
                 "v1",

@@ -11,13 +11,15 @@ caller, who leaves fields out or changes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from itertools import count
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from evenmesh.wire.bounds import bounds_of
+from evenmesh.common.v1.bounds_pb2 import FieldBounds
+from evenmesh.wire import bounds
 
 M = TypeVar("M", bound=Message)
 
@@ -64,6 +66,12 @@ def largest(message: type[M], max_bytes: int, *, leave_out: Collection[str] = ()
     return built
 
 
+@cache
+def _bounds_of(field: FieldDescriptor) -> FieldBounds:
+    """Return what the proto states, which is asked for a million times."""
+    return bounds.bounds_of(field)
+
+
 class _Scale:
     """How large a message is built.
 
@@ -75,9 +83,17 @@ class _Scale:
 
     def __init__(self, items: float, texts: float, leave_out: Collection[str]) -> None:
         self._items, self._texts, self._leave_out = items, texts, leave_out
+        self._fields: dict[str, list[FieldDescriptor]] = {}
+        self._padding: dict[str, str] = {}
 
-    def fields(self, message: Descriptor) -> Iterator[FieldDescriptor]:
-        """Yield the fields to set: of alternatives the largest."""
+    def fields(self, message: Descriptor) -> list[FieldDescriptor]:
+        """Return the fields to set: of alternatives the largest."""
+        found = self._fields.get(message.full_name)
+        if found is None:
+            found = self._fields[message.full_name] = list(self._chosen(message))
+        return found
+
+    def _chosen(self, message: Descriptor) -> Iterator[FieldDescriptor]:
         kept = [one for one in message.fields if one.full_name not in self._leave_out]
         for field in kept:
             others = [
@@ -87,7 +103,7 @@ class _Scale:
                 yield field
 
     def items(self, field: FieldDescriptor) -> int:
-        stated = bounds_of(field)
+        stated = _bounds_of(field)
         return max(1, int((stated.max_items or stated.max_pairs) * self._items)) if field.is_repeated else 1
 
     def text(self, field: FieldDescriptor) -> int:
@@ -97,11 +113,20 @@ class _Scale:
             around = next(
                 one for one in cast(Descriptor, entry.containing_type).fields if one.message_type is entry
             )
-            stated = bounds_of(around)
+            stated = _bounds_of(around)
             most = stated.max_key_bytes if field.name == "key" else stated.max_bytes
         else:
-            most = bounds_of(field).max_bytes
+            most = _bounds_of(field).max_bytes
         return min(most, max(_SHORTEST, int(most * self._texts)))
+
+    def padding(self, field: FieldDescriptor) -> str:
+        """Return what fills a text, as long as the text is to be."""
+        found = self._padding.get(field.full_name)
+        if found is None:
+            size = self.text(field)
+            words = "ab " if size > 256 else "a"  # long ones have words, short ones are names
+            found = self._padding[field.full_name] = (words * size)[:size]
+        return found
 
 
 def _most(fits: Callable[[float], bool]) -> float:
@@ -149,7 +174,11 @@ def _fill(message: Message, scale: _Scale, numbers: Iterator[int]) -> None:
                 if not field.is_repeated:
                     part.SetInParent()
         elif field.is_repeated:
-            getattr(message, field.name).extend(_value(field, scale, numbers) for _ in items)
+            if field.type in _TEXTS:
+                values = [_value(field, scale, numbers) for _ in items]
+            else:
+                values = [_value(field, scale, numbers)] * len(items)
+            getattr(message, field.name).extend(values)
         else:
             setattr(message, field.name, _value(field, scale, numbers))
 
@@ -167,7 +196,7 @@ def _fill_map(entries: Any, entry: Descriptor, items: int, scale: _Scale, number
 def _value(field: FieldDescriptor, scale: _Scale, numbers: Iterator[int]) -> Any:
     if field.type not in _TEXTS:
         return 1
-    size = scale.text(field)
-    padding = "ab " if size > 256 else "a"  # long ones have words, short ones are names
-    text = (f"{next(numbers):x}-" + padding * size)[:size].rstrip().ljust(size, "a")
+    padding = scale.padding(field)
+    size = len(padding)
+    text = (f"{next(numbers):x}-" + padding)[:size].rstrip().ljust(size, "a")
     return text.encode() if field.type == FieldDescriptor.TYPE_BYTES else text

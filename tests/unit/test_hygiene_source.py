@@ -40,13 +40,23 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
 def place(path: Path, node: ast.AST) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
 
 
-def imported() -> Iterator[tuple[str, str]]:
+@cache
+def imported() -> tuple[tuple[str, str], ...]:
+    return tuple(_imported())
+
+
+def _imported() -> Iterator[tuple[str, str]]:
     for path in SOURCES:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 for one in node.names:
                     yield place(path, node), one.name.split(".")[0]
@@ -71,10 +81,15 @@ def constants() -> dict[str, dict[str, ast.expr]]:
     return found
 
 
-def calls() -> Iterator[tuple[str, str, dict[str, ast.expr]]]:
+@cache
+def calls() -> tuple[tuple[str, str, dict[str, ast.expr]], ...]:
     """Where, what by its dotted name, and its keywords, those of named dictionaries included."""
+    return tuple(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str, dict[str, ast.expr]]]:
     for path in SOURCES:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call):
                 keywords = {one.arg: one.value for one in node.keywords if one.arg is not None}
                 for one in node.keywords:
@@ -99,7 +114,7 @@ def test_nothing_unpickles() -> None:
     taken = {
         one.name
         for path in SOURCES
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == "pickle"
         for one in node.names
     }

@@ -129,8 +129,8 @@ def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     target = _target(home, source)
     if target.is_dir():
         return target
+    home.mkdir(parents=True, exist_ok=True)  # first: where it cannot be made, PyTorch need not be imported
     model, tokenizer = _whole(source, config)
-    home.mkdir(parents=True, exist_ok=True)
     beside = home / f".{secrets.token_hex(8)}"
     try:
         model.save_pretrained(beside)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import os
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -19,11 +21,16 @@ from tests.support.pages import blocks, commands, inline
 ROOT = Path(__file__).parents[3]
 SKIPPED = ("build", "node_modules", ".venv", ".pytest_cache")
 """Beginnings of folders' names that are not ours."""
-PAGES = sorted(
-    path.relative_to(ROOT)
-    for path in ROOT.rglob("*.md")
-    if not any(part.startswith(SKIPPED) for part in path.relative_to(ROOT).parts[:-1])
-)
+
+
+def pages() -> Iterator[Path]:
+    """Yield our pages; what is not ours, such as the packages of an environment, is not entered."""
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [one for one in folders if not one.startswith(SKIPPED)]
+        yield from ((Path(folder) / one).relative_to(ROOT) for one in files if one.endswith(".md"))
+
+
+PAGES = sorted(pages())
 HISTORY = {Path("CHANGELOG.md")}
 """Pages that name what once was."""
 
@@ -39,6 +46,7 @@ GENERATED = re.compile(r"(?:^|/)(?:protos|python)/|(?:^|/)(?:settings|commands|r
 """Pages that are made when the site is built; the build checks links to them."""
 
 
+@functools.cache
 def text_of(page: Path) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
@@ -60,6 +68,25 @@ def sources() -> str:
     return "\n".join([*found, (ROOT / "Makefile").read_text(encoding="utf-8")])
 
 
+@functools.cache
+def in_sources(text: str) -> bool:
+    """Whether our sources have a text, anywhere."""
+    return text in sources()
+
+
+@functools.cache
+def indented() -> frozenset[str]:
+    """Return the words that begin a line of our sources after four spaces, such as fields of settings."""
+    return frozenset(re.findall(r"^    (\w+)", sources(), re.MULTILINE))
+
+
+@functools.cache
+def root_command() -> Any:
+    """Return the whole command, made once."""
+    return typer.main.get_command(application())
+
+
+@functools.cache
 def exists(name: str) -> bool:
     """Whether a dotted name is a module, or something that a module defines or imports."""
     parts = name.split(".")
@@ -121,7 +148,7 @@ def test_dotted_names_exist(page: Path) -> None:
     for name in dotted(text_of(page)):
         message = any(name == known or name.startswith(f"{known}.") for known in PROTOS)
         package = any(known.startswith(f"{name}.") for known in PROTOS)
-        metric = f'"{name}' in sources() or f"`{name}" in text_of(Path("docs/operate/telemetry.md"))
+        metric = in_sources(f'"{name}') or f"`{name}" in text_of(Path("docs/operate/telemetry.md"))
         assert message or package or metric or exists(name), name
 
 
@@ -142,16 +169,16 @@ def test_what_examples_import_exists(page: Path) -> None:
 def test_settings_exist(page: Path) -> None:
     text = text_of(page)
     for name in set(re.findall(r"\bEVENMESH_[A-Z][A-Z0-9_]*[A-Z0-9]\b(?!_?[<…*{])", text)):
-        if name not in sources():
+        if not in_sources(name):
             service, _, field = name.removeprefix("EVENMESH_").partition("_")
             assert service.lower() in ("orchestrator", "retriever", "reranker", "generator", "evaluator", "gateway", "trainer",
                                        "triton", "client"), name  # fmt: skip
-            assert not field or re.search(rf"^    {field.lower()}\b", sources(), re.MULTILINE), name
+            assert not field or field.lower() in indented(), name
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY], ids=str)
 def test_commands_and_options_exist(page: Path) -> None:
-    root = typer.main.get_command(application())
+    root = root_command()
     for words in named_commands(text_of(page)):
         command, rest = root, words[1:]
         while rest and hasattr(command, "commands") and not rest[0].startswith("-"):

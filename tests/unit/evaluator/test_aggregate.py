@@ -109,7 +109,7 @@ def _by_name(report: RunReport) -> Any:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(items=_items(), seed=st.integers(0, 1000))
 def test_order_and_batches_do_not_matter(items: list[Item], seed: int) -> None:
     shuffled = items.copy()
@@ -126,7 +126,7 @@ def test_order_and_batches_do_not_matter(items: list[Item], seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(items=_items())
 def test_bytes_hold_all_of_it(items: list[Item]) -> None:
     whole = Aggregate.of(items)

@@ -177,7 +177,7 @@ def tally(
     if not survivors.any():
         return pooled, scores, None
     # A lone survivor has no score without other voters, and wins nevertheless.
-    ranked = np.where(survivors, np.nan_to_num(scores, nan=0.0), -np.inf)
+    ranked = np.where(survivors, np.where(np.isnan(scores), 0.0, scores), -np.inf)
     return pooled, scores, np.argmax(ranked, axis=1)
 
 

@@ -50,6 +50,19 @@ def every_outcome(similarity, arrived, waiting, symmetric, ends=(0.0, 1.0)):
             yield pool, outcome
 
 
+def winners_of(now, outcomes, own, **options):
+    """The winners of outcomes: of all of them, or of so many that the present one wins one and another one.
+
+    With two winners nothing may be decided, whatever the other outcomes are.
+    """
+    winners = set()
+    for pool, outcome in outcomes:
+        winners.add(winner_among(pool, outcome, own, **options))
+        if len(winners) > 1 and now.winner in winners:
+            break
+    return winners
+
+
 def cases(seed, count, retrievers, symmetric, low=0.0, high=1.0):
     rng = np.random.default_rng(seed)
     values = [low, (low + high) / 2, 0.8, 0.9, high]
@@ -78,10 +91,8 @@ def test_decided_if_and_only_if_every_outcome_keeps_the_winner(pooling, drop_fil
             if not symmetric and retrievers == 4 and waiting.sum() > 2:
                 continue  # 2^12 outcomes
             now = anytime_vote(similarity, [1.0], own, arrived, missing, symmetric=symmetric, **options)
-            winners = {
-                winner_among(pool, outcome, own, **options)
-                for pool, outcome in every_outcome(similarity, arrived, waiting, symmetric)
-            }
+            outcomes = every_outcome(similarity, arrived, waiting, symmetric)
+            winners = winners_of(now, outcomes, own, **options)
             assert now.winner in winners
             assert now.decided == (winners == {now.winner})
             if waiting.any():
@@ -100,10 +111,8 @@ def test_decided_where_the_bounds_leave_it_open_only_who_comes(pooling, drop_fil
         for similarity, own, arrived, missing in cases(7, count, retrievers, True):
             waiting = ~(arrived | missing)
             now = anytime_vote(similarity, [1.0], own, arrived, missing, low=low, high=high, **options)
-            winners = {
-                winner_among(pool, outcome, own, **options)
-                for pool, outcome in every_outcome(similarity, arrived, waiting, True, ends=(high,))
-            }
+            outcomes = every_outcome(similarity, arrived, waiting, True, ends=(high,))
+            winners = winners_of(now, outcomes, own, **options)
             assert now.decided == (winners == {now.winner})
             if waiting.any():
                 seen.add(now.decided)
@@ -116,10 +125,8 @@ def test_decided_where_the_unknown_is_bound_more_narrowly_than_the_known(pooling
     for similarity, own, arrived, missing in cases(9, 300, 4, True):
         waiting = ~(arrived | missing)
         now = anytime_vote(similarity, [1.0], own, arrived, missing, pooling=pooling, low=low, high=high)
-        winners = {
-            winner_among(pool, outcome, own, pooling=pooling)
-            for pool, outcome in every_outcome(similarity, arrived, waiting, True, ends=(low, high))
-        }
+        outcomes = every_outcome(similarity, arrived, waiting, True, ends=(low, high))
+        winners = winners_of(now, outcomes, own, pooling=pooling)
         assert now.decided == (winners == {now.winner})
 
 
@@ -128,10 +135,8 @@ def test_decided_with_similarities_below_zero(pooling):
     for similarity, own, arrived, missing in cases(3, 150, 4, True, low=-1.0):
         waiting = ~(arrived | missing)
         now = anytime_vote(similarity, [1.0], own, arrived, missing, pooling=pooling, low=-1.0)
-        winners = {
-            winner_among(pool, outcome, own, pooling=pooling)
-            for pool, outcome in every_outcome(similarity, arrived, waiting, True, ends=(-1.0, 1.0))
-        }
+        outcomes = every_outcome(similarity, arrived, waiting, True, ends=(-1.0, 1.0))
+        winners = winners_of(now, outcomes, own, pooling=pooling)
         assert now.decided == (winners == {now.winner})
 
 

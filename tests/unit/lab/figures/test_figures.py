@@ -8,12 +8,15 @@ from matplotlib.text import Text
 from evenmesh_lab import figures
 from evenmesh_lab.files import read_attributes, read_audits, read_conversations, read_ensemble, read_labels
 from evenmesh_lab.studies import Bootstrap, conversation, exposure, inconsistency, utility
+from tests.unit.lab.conftest import EXAMPLES
 
 QUICK = Bootstrap(num_resamples=100)
 
 
-@pytest.fixture
-def studies(examples):
+@pytest.fixture(scope="module")
+def studies():
+    """A study of each kind of the examples; none of the tests changes one."""
+    examples = EXAMPLES
     audits, labels = [examples / "audit.jsonl"], read_labels(examples / "labels.jsonl")
     groups = labels.attributes["provider"]
     talks = {name: read_conversations(examples / f"{name}.txt") for name in ("talker", "teller")}

@@ -104,6 +104,9 @@ def test_a_page_of_a_study_is_one_file_in_light_and_dark(examples):
     assert page == reports.page(
         reports.Report("Exposure", [], [reports.Section("Findings", study.tables(), figures.of(study))])
     )
+    drawn = {name: figures.to_bytes(figure, "svg") for name, figure in figures.of(study).items()}
+    again = reports.Section("Findings", study.tables(), dict.fromkeys(drawn), (), drawn)
+    assert page == reports.page(reports.Report("Exposure", [], [again])), "what is drawn is not drawn again"
     assert "prefers-color-scheme: dark" in page
     assert "var(--ink)" in page.partition("<svg")[2]
     assert "#1b1f24" not in page.partition("<svg")[2].partition("</svg>")[0]

@@ -1,21 +1,19 @@
 """`evenmesh harvest --openai` against a small server of this test that speaks the protocol."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evenmesh.commands import main
 from evenmesh_lab.files import read_conversations
 
 REFUSAL = "I'm unable to help you with that, as I'm only a language model."
-TIMEOUT_S = 120
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -83,24 +81,39 @@ def topics(tmp_path: Path) -> Path:
     return path
 
 
-def harvest(topics: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Runs the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "evenmesh", "harvest", str(topics), *arguments],
-        env=os.environ | {"EVENMESH_HARVEST_KEY": "secret", "EVENMESH_HOME": str(topics.parent / "home")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    """What the command ended with, and said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Harvest = Callable[..., Done]
+
+
+@pytest.fixture
+def harvest(topics: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Harvest:
+    """Runs the command, in this process: another one would import everything anew."""
+    monkeypatch.setenv("EVENMESH_HARVEST_KEY", "secret")
+    monkeypatch.setenv("EVENMESH_HOME", str(topics.parent / "home"))
+
+    def harvested(*arguments: str) -> Done:
+        status = main(["harvest", str(topics), *arguments])
+        return Done(status, *capsys.readouterr())
+
+    return harvested
 
 
 @pytest.mark.slow
-def test_conversations_are_held_written_to_be_judged_and_reported(endpoint: Endpoint, topics: Path) -> None:
+def test_conversations_are_held_written_to_be_judged_and_reported(
+    endpoint: Endpoint, topics: Path, harvest: Harvest
+) -> None:
     out = topics.parent / "out"
     endpoint.failures = 1
     arguments = ("-o", str(out), "--openai", endpoint.base, "-m", "m", "--fair", "RATINGS=low:1,high:1@rnod")
-    first = harvest(topics, *arguments, "--seed", "7")
+    first = harvest(*arguments, "--seed", "7")
     assert first.returncode == 0, first.stderr
     assert "the endpoint answers 503" in first.stderr
     assert "to be judged" in first.stderr
@@ -125,7 +138,7 @@ def test_conversations_are_held_written_to_be_judged_and_reported(endpoint: Endp
         path = out / "transcripts" / f"m-trial{trial}.txt"
         path.write_text(path.read_text().replace("#L?", "#L2").replace("(?)", "(1,0)"))
     asked = len(endpoint.asked)
-    second = harvest(topics, *arguments, "--seed", "7")
+    second = harvest(*arguments, "--seed", "7")
     assert second.returncode == 0, second.stderr
     assert len(endpoint.asked) == asked
     assert "corrected by hand: m-trial1.txt, m-trial2.txt" in (out / "report" / "report.md").read_text()
@@ -134,19 +147,22 @@ def test_conversations_are_held_written_to_be_judged_and_reported(endpoint: Endp
     assert [one.topic for one in read_conversations(transcript)] == ["M001", "M002"]
 
 
-def test_an_endpoint_that_refuses_ends_the_run_at_once(endpoint: Endpoint, topics: Path) -> None:
+def test_an_endpoint_that_refuses_ends_the_run_at_once(
+    endpoint: Endpoint, topics: Path, harvest: Harvest
+) -> None:
     endpoint.failures, endpoint.status = 1, 401
-    found = harvest(topics, "-o", str(topics.parent / "out"), "--openai", endpoint.base, "-m", "m")
+    found = harvest("-o", str(topics.parent / "out"), "--openai", endpoint.base, "-m", "m")
     assert found.returncode == 1
     assert "the endpoint answers 401" in found.stderr
     assert endpoint.asked == []
 
 
-def test_all_problems_are_reported_before_anything_is_asked(endpoint: Endpoint, topics: Path) -> None:
+def test_all_problems_are_reported_before_anything_is_asked(
+    endpoint: Endpoint, topics: Path, harvest: Harvest
+) -> None:
     with topics.open("a") as stream:
         stream.write('{"topic": "M001", "question": "again"}\n{"topic": ""}\n')
     found = harvest(
-        topics,
         "-o",
         str(topics.parent / "out"),
         "--openai",

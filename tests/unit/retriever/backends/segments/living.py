@@ -1,13 +1,17 @@
 """A process that keeps a collection until it is killed at a fault point; says what was acknowledged.
 
-Run as ``living.py FOLDER``, with the fault point in EVENMESH_RETRIEVER_FAULT. Each line of its output is what
-the collection holds by then, as JSON: passages by id, as the last acknowledgement left them. What a write that
-is under way would make of it comes before, under ``next``.
+Run as ``living.py``, it forks a process for each line of its standard input, a JSON object: ``root``, the folder;
+``environment``, which names the fault point in EVENMESH_RETRIEVER_FAULT; ``output`` and ``errors``, files that
+the process writes. It answers each with the status that ``waitpid`` gave. Each line of the output is what the
+collection holds by then, as JSON: passages by id, as the last acknowledgement left them. What a write that is
+under way would make of it comes before, under ``next``.
 """
 
 import asyncio
 import json
+import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -77,5 +81,26 @@ async def live(root: Path) -> None:
     await store.stop()
 
 
+def fork(root: str, environment: dict[str, str], output: str, errors: str) -> int:
+    """Live in a process of its own; return the status that it ended with, of ``waitpid``."""
+    if child := os.fork():
+        return os.waitpid(child, 0)[1]
+    status = 1
+    try:
+        for path, number in ((output, 1), (errors, 2)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        os.environ.update(environment)
+        asyncio.run(live(Path(root)))
+        sys.stdout.flush()
+        status = 0
+    except Exception:  # noqa: BLE001 - the test reads it
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
 if __name__ == "__main__":
-    asyncio.run(live(Path(sys.argv[1])))
+    for line in sys.stdin:
+        sys.stdout.write(f"{fork(**json.loads(line))}\n")
+        sys.stdout.flush()

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,24 +21,55 @@ from tests.unit.retriever.backends.segments.living import recipe
 LIVING = Path(__file__).with_name("living.py")
 
 
-def lived(root: Path, point: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(LIVING), str(root)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: point},
-        capture_output=True,
+@dataclass(frozen=True)
+class Ended:
+    """How a process that lived ended: its status, below zero for a signal, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported what lives need, of which each life is a fork: imports take a second."""
+    with subprocess.Popen(
+        [sys.executable, str(LIVING)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=120,
-    )
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def lived(parent: subprocess.Popen[str], root: Path, point: str) -> Ended:
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    output = root.with_name(f"{root.name}-output")
+    errors = root.with_name(f"{root.name}-errors")
+    asked = {
+        "root": str(root),
+        "environment": {VARIABLE: point},
+        "output": str(output),
+        "errors": str(errors),
+    }
+    parent.stdin.write(json.dumps(asked) + "\n")
+    parent.stdin.flush()
+    status = os.waitstatus_to_exitcode(int(parent.stdout.readline()))
+    return Ended(status, output.read_text(), errors.read_text())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("point", POINTS)
 async def test_killed_at_a_point_the_last_acknowledged_state_is_there(
-    tmp_path: Path, point: str, times: int
+    parent: subprocess.Popen[str], tmp_path: Path, point: str, times: int
 ) -> None:
-    reported = lived(tmp_path, f"{point}@{times}")
+    reported = lived(parent, tmp_path, f"{point}@{times}")
     # All points but the rarest are passed that often.
     assert reported.returncode == -signal.SIGKILL or times == 5, reported.stderr
     states = [json.loads(line) for line in reported.stdout.splitlines()]
@@ -70,7 +103,7 @@ async def test_killed_at_a_point_the_last_acknowledged_state_is_there(
         await store.stop()
 
 
-def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:
-    reported = lived(tmp_path, "")
+def test_without_the_variable_nothing_happens(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    reported = lived(parent, tmp_path, "")
     assert reported.returncode == 0, reported.stderr
     assert json.loads(reported.stdout.splitlines()[-1])["held"]
