@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
@@ -136,6 +137,25 @@ async def test_nothing_is_lost_with_the_server(server: RedisServer, log: TenantL
     assert texts(await read(log)) == [("a", b"3")]
     await log.done(given)
     assert await log.waiting() == 1
+
+
+@pytest.mark.parametrize("steps", range(30))
+async def test_a_cancelled_call_ends(server: RedisServer, steps: int) -> None:
+    log = RedisLog(server.url, "cancelled", max_entries=MOST, variable="LOG")
+
+    async def look() -> None:
+        while True:
+            await log.open()
+            await asyncio.sleep(0.001)
+
+    looking = asyncio.create_task(look())
+    for _ in range(steps):  # also while it connects, where the package loses cancellations
+        await asyncio.sleep(0)
+    looking.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.gather(looking, return_exceptions=True)
+    assert looking.cancelled()
+    await log.close()
 
 
 async def test_a_log_in_memory_alone_takes_nothing() -> None:

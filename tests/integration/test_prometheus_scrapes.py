@@ -37,6 +37,8 @@ WITHOUT: Final = {
     "stage:evenmesh_ask_degradations:ratio_rate15m": "every stage answered",
     "evenmesh_certificate_expires_timestamp_seconds": "nothing speaks TLS",
     "instance:evenmesh_reranker_model_behind_feedback:seconds": "the store is looked at every 30 s",
+    "evenmesh_evaluator_log_entries": "there is no log before the evaluator",
+    "evenmesh_retriever_replica_lag": "there is no read replica",
     "probe_success": CLUSTER,
     "namespace:evenmesh_targets:count": CLUSTER,
     "gpu:dcgm_memory_used:ratio": CLUSTER,

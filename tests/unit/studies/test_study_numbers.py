@@ -8,7 +8,6 @@ found as some value. What is stored nowhere is listed below, and no longer than 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -129,15 +128,3 @@ def test_every_interval_and_every_number_of_a_table_is_stored(name: str) -> None
     missing = [f"{one[0]} [{one[1]}, {one[2]}]" for one in intervals if not _held(one, name)]
     missing += [one for one in cells(text) if not _stored_value(one, name)]
     assert sorted(set(missing) ^ UNSTORED.get(name, set())) == []
-
-
-def test_the_table_of_each_policy_over_time_is_stored() -> None:
-    found = json.loads((FOLDER / "over-time/outcomes.json").read_text(encoding="utf-8"))
-    page = (FOLDER / "over-time.md").read_text(encoding="utf-8")
-    for name, one in found.items():
-        rows = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-        for outcome in one["outcomes"]:
-            first, *_, last = outcome["unfairness"]
-            value, low, high = (f"{outcome[key]:.3f}" for key in ("utility", "low", "high"))
-            line = f"| {outcome['policy']} | {outcome['setting']:g} | {value} ({low} to {high}) | {first:.3f} | {last:.3f} |"
-            assert line in rows

@@ -271,15 +271,25 @@ class RedisLog:
         """
         try:
             async with asyncio.timeout(_ANSWER_S + more_s):
-                return await ask()
+                answer = await ask()
         except MeshError:
             raise
         except Exception as error:
+            _stop_if_cancelled()
             # It may be another server when it is back: without the groups, and in memory alone.
             self._checked = False
             self._grouped.clear()
             words = f"the log does not answer ({type(error).__name__}); try again"
             raise Unavailable(LOG_UNAVAILABLE, words) from error
+        _stop_if_cancelled()
+        return answer
+
+
+def _stop_if_cancelled() -> None:
+    """Raise a cancellation that the package lost: while it connects, it goes on, or raises another error."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _by_tenant(entries: Sequence[LogEntry]) -> dict[str, list[bytes]]:
