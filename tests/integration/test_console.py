@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 
 from evenmesh import Agent, AuditReport, AuditSettled, Client, Feedback, GroupTarget, Passage
@@ -24,6 +28,7 @@ from tests.integration.test_mesh import eventually
 from tests.support import document_files, evaluator_process, tiny_encoders, tiny_models
 from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
+from tests.support.killable import Killable
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -120,6 +125,46 @@ def test_a_citation_opens_its_passage_at_the_answer(asked: ConsolePage) -> None:
     assert asked.page.locator("dialog mark").inner_text().lower() == answer.lower()
     asked.page.keyboard.press("Escape")
     asked.page.locator("dialog[open]").wait_for(state="detached")
+
+
+def test_a_generator_that_dies_within_an_ask_is_named_and_answers_when_it_is_back(
+    console: ConsolePage, mesh: RunningMesh, tmp_path: Path
+) -> None:
+    generator = Killable("evenmesh_generator", "generator", tmp_path)
+    others = {
+        f"{name.upper()}_TARGET": getattr(mesh.addresses, name)
+        for name in ("retriever", "reranker", "evaluator")
+    }
+    orchestrator = Killable(
+        "evenmesh_orchestrator", "orchestrator", tmp_path, GENERATOR_TARGET=generator.address, **others
+    )
+    addresses = replace(mesh.addresses, orchestrator=orchestrator.address, generator=generator.address)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:  # this thread has Playwright's event loop
+
+        def start(one: Killable) -> None:
+            stack.callback(one.kill)
+            pool.submit(asyncio.run, one.start()).result()
+
+        start(generator)
+        start(orchestrator)
+        served = stack.enter_context(GatewayProcess(tmp_path, addresses))
+        browser = console.page.context.browser
+        assert browser is not None
+        page = stack.enter_context(browser.new_context()).new_page()
+        console = ConsolePage(page, served.url)
+        console.open("ask")
+        psutil.Process(generator.pid).suspend()  # so that the answer has begun and not ended when it dies
+        page.get_by_label("Question", exact=True).fill(QUESTION)
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.get_by_text("What the model was given").wait_for()
+        generator.kill()
+        page.locator(".result .problem").wait_for()
+        assert page.get_by_text("What the model was given").count() == 1  # what came stays
+        start(generator)
+        page.locator(".result").get_by_role("button", name="Try again").click()
+        page.get_by_text("Where the time went").wait_for()
+        assert page.locator(".said").inner_text()
+        assert console.complaints == []
 
 
 def test_what_helped_is_recorded_for_the_agent_of_the_console(asked: ConsolePage, client: Client) -> None:
