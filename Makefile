@@ -28,7 +28,8 @@ ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/compute/test_models.py t
   tests/unit/kit/compute/test_openvino_conversion.py \
   tests/unit/lab/studies/test_audit_studies.py tests/unit/client/test_generate_sync.py \
   tests/unit/client/test_measures_sdk.py \
-  tests/unit/client/test_feedback_batches.py
+  tests/unit/client/test_feedback_batches.py \
+  tests/unit/lab/files/test_bundled_texts.py
 PORTABLE := -e 'libs/core[compiled,formulas]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
   -e 'libs/documents[hub,s3,sites]' -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
   pytest-xdist tokenizers trustme

@@ -23,6 +23,7 @@ from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_core.fusion import standardized
 from evenmesh_core.text_metrics import contains_answer
 from evenmesh_generator.domain import Passage
+from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_training.rankrag.data.datasets import Request, Split, reader, rows
 from evenmesh_training.rankrag.data.examples import Kind
 from evenmesh_training.rankrag.recipe import Context
@@ -200,7 +201,9 @@ class _Search:
         self._encoder = encoder
         new = [one for one in dict.fromkeys(contents) if one not in known]
         if new:
-            with torch.autocast("cpu", dtype=torch.bfloat16):  # cosines of it are within 0.001
+            # cosines of it are within 0.001
+            narrow = multiplies_bfloat16(torch.device("cpu"))
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
                 known.update(zip(new, encoder.encode(new, normalize_embeddings=True), strict=True))
         self._vectors = np.stack([known[one] for one in contents])
 

@@ -32,6 +32,7 @@ import transformers
 from torch import Tensor
 from torch.nn import functional
 
+from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_models import fingerprint
 from evenmesh_reranker.bundled import assemble
 from evenmesh_reranker.domain import Agent
@@ -143,6 +144,7 @@ class _Run:
         self._lists = lists
         self._given = given
         self._path = given.output / "listwise.pt"
+        self._narrow = multiplies_bfloat16(torch.device("cpu"))
         self.step = 0
         self.losses: list[float] = []
         model.requires_grad_(True)
@@ -170,7 +172,7 @@ class _Run:
             self._given.max_length,
         )
         features = pairs.padded(self._tokenizer, rows)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._narrow):
             logits = self._model(**features).logits
         parts = logits.float().reshape(-1).split([len(one.texts) for one in chosen])
         losses = [loss_of(part, one) for part, one in zip(parts, chosen, strict=True)]

@@ -23,6 +23,7 @@ from accelerate.utils import gather_object
 from torch.utils.tensorboard.writer import SummaryWriter
 from tqdm import tqdm
 
+from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_lab.files.cells import inert
 from evenmesh_training.rankrag import checkpoints, evaluation, record
 from evenmesh_training.rankrag.batches import Batches, Examples
@@ -51,8 +52,10 @@ class TrainingResult:
 
 
 def accelerator(stage: Stage) -> Accelerator:
-    """Return the accelerator of this process: a GPU where there is one, bfloat16 as the stage says."""
-    return Accelerator(mixed_precision="bf16" if stage.bf16 else "no", cpu=not torch.cuda.is_available())
+    """Return the accelerator of this process: a GPU where there is one, bfloat16 where both have it."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    narrow = stage.bf16 and multiplies_bfloat16(device)
+    return Accelerator(mixed_precision="bf16" if narrow else "no", cpu=device.type == "cpu")
 
 
 def prepare_output(folder: Path, *, resume: bool) -> None:

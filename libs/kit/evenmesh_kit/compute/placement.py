@@ -54,7 +54,7 @@ class Placement:
         place = choose_device(device, require_gpu=require_gpu)
         if dtype != "auto":
             return Placement(place, getattr(torch, dtype))
-        return Placement(place, torch.bfloat16 if _multiplies_bfloat16(place) else torch.float32)
+        return Placement(place, torch.bfloat16 if multiplies_bfloat16(place) else torch.float32)
 
     @property
     def dtype_name(self) -> str:
@@ -109,7 +109,8 @@ def upload(values: Sequence[Any], device: torch.device) -> Tensor:
     return made.pin_memory().to(device, non_blocking=True)
 
 
-def _multiplies_bfloat16(device: torch.device) -> bool:
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Return whether a device has instructions for it; without them, float32 is many times as fast."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import evenmesh_models
 from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.trained_texts import (
     MOST_PARTS,
@@ -80,23 +79,3 @@ def test_a_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
             read_trained_texts(path)
     with pytest.raises(FileError, match="No such file"):
         read_trained_texts(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("folder", [evenmesh_models.reader(), evenmesh_models.cross_encoder()])
-def test_the_bundled_models_know_what_they_were_trained_on(folder: Path) -> None:
-    found = find_trained_texts(folder)
-    assert found is not None
-    # a training question of SQuAD 1.1, as it is and otherwise written, and its passage's article
-    assert found.has_question("To whom did the Virgin Mary allegedly appear in 1858 in Lourdes France?")
-    assert found.has_question("to whom did the virgin mary allegedly appear, in 1858, in Lourdes (France)")
-    assert not found.has_question("Which fairness dial does the study of the year 2031 have?")
-    assert found.num_questions > 87_000
-    assert found.num_passages > 18_000
-    assert found.false_positives == pytest.approx(0.001, rel=0.1)
-    assert found.unhashed == (evenmesh_models.MINILM,)
-
-
-def test_the_bundled_models_stay_under_40_mb_with_everything() -> None:
-    root = Path(evenmesh_models.__file__).parent
-    files = [one for one in root.rglob("*") if one.is_file() and one.suffix not in (".py", ".pyc")]
-    assert sum(one.stat().st_size for one in files) < 40_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import evenmesh_models
 from evenmesh_lab.files.trained_texts import TrainedTexts, TrainingTexts
 from evenmesh_lab.studies.known_models import involved, trained
 from evenmesh_lab.studies.overlap import measure
@@ -62,16 +61,6 @@ def test_models_are_found_in_the_facts_of_a_run() -> None:
     }
     assert involved(facts) == {"m": "v1", "rankrag": "m@v1", "cross-encoder": "12ab", "llama": ""}
     assert involved({"reranker": "rankrag m@v1"}) == {"rankrag": "m@v1"}
-
-
-def test_the_bundled_reader_is_known_by_its_version_and_not_by_its_name() -> None:
-    digest = evenmesh_models.fingerprint(evenmesh_models.reader() / evenmesh_models.WEIGHTS)[:16]
-    asked = "To whom did the Virgin Mary allegedly appear in 1858 in Lourdes France?"
-    for name, version in (("evenmesh-pointer", f"{digest}-spans"), ("rankrag", f"evenmesh-pointer@{digest}")):
-        (found,) = trained({f"version of {name}": version}).values()
-        assert found is not None
-        assert found.has_question(asked)
-    assert trained({"version of evenmesh-pointer": "0123456789abcdef"}) == {"evenmesh-pointer": None}
 
 
 def test_the_bundled_cross_encoder_says_that_another_version_may_serve() -> None:

@@ -17,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
 import evenmesh_models
+from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Pooling, Precision
 from evenmesh_retriever.backends.dense.prefixes import known_prefixes
 from evenmesh_retriever.backends.local_encoder import LocalEncoder
@@ -76,7 +77,7 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
             batch=batch,
             require_gpu=require_gpu,
         )
-        bf16 = precision == "bf16" or (precision == "auto" and _multiplies_bf16(self.device))
+        bf16 = precision == "bf16" or (precision == "auto" and multiplies_bfloat16(torch.device(self.device)))
         self.precision = "bf16" if bf16 else "fp32"
         known = known_prefixes(self.name)
         given = options.query_prefix, options.passage_prefix
@@ -92,7 +93,7 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         self.fingerprint = self._identify(self.prompts, modes)
         if bf16:
             _narrow(self.model)
-            if self.device == "cpu" and _multiplies_bf16("cpu"):
+            if self.device == "cpu" and multiplies_bfloat16(torch.device("cpu")):
                 _pack(next(iter(self.model)))
         self.dimension = len(self.encode_query("dimension"))
 
@@ -134,13 +135,6 @@ def _source(model: str, setting: str) -> str | os.PathLike[str]:
         raise CannotStart(
             f"{setting}={model!r}: {error}, or set {setting} to the folder of another model"
         ) from None
-
-
-def _multiplies_bf16(device: str) -> bool:
-    if device.startswith("cuda"):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _prompt(model: SentenceTransformer, names: Sequence[str]) -> str:
