@@ -1,7 +1,8 @@
 """``python -m benchmarks.rerank_table.left_out``: rank data sets by models trained without their domain.
 
 Each domain has cross-encoders of its own, one for each seed, trained like the last step of the bundled
-one, but from the base encoder and without the data sets of that domain. The same command resumes what was stopped.
+one, but from the base encoder and without the data sets of that domain. The same command resumes what was
+stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ what it has there says nothing about new data. Here each of them is ranked by a 
 trained on its domain, in all else like the last step of the bundled one ([offline IUM](../guides/ium.md)
 has the command), from the base encoder: {steps:,} steps of four lists, learning rate {rate:g}, seeds
 {seeds} ({date}, at most {questions} questions of each set). It has learned less than the bundled model:
-no pairs before, and nothing from agents. nDCG is the mean over the seeds, each stands beside it. The RankRAG reader has no such row: without SQuAD it would be no reader.
+no pairs before, and nothing from agents. nDCG is the mean over the seeds, each stands beside it. The
+RankRAG reader has no such row: without SQuAD it would be no reader.
 
 nDCG@10; `+` is the fusion of an ask without options, with the weights of the bundled model, which were
 learned on none of these sets. The difference is that of the fusion from the standardized hybrid, with its
