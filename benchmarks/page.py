@@ -47,3 +47,17 @@ def write(sections: Mapping[str, str], path: Path = PATH) -> None:
     kept |= {heading: body.strip() for heading, body in sections.items()}
     body = "".join(f"\n## {heading}\n\n{content}\n" for heading, content in kept.items())
     path.write_text(head.rstrip() + "\n" + body, encoding="utf-8")
+
+
+def placed(page: str, found: Mapping[str, str]) -> str:
+    """Return the page with tables in their places, between `<!-- NAME -->` and `<!-- end -->`.
+
+    One that has no place gets it at the end.
+    """
+    for name, text in found.items():
+        mark, end = f"<!-- {name} -->", "<!-- end -->"
+        if mark not in page:
+            page += f"\n## {name}\n\n{mark}\n{end}\n"
+        begin = page.index(mark)
+        page = f"{page[:begin]}{mark}\n\n{text}\n\n{page[page.index(end, begin) :]}"
+    return page

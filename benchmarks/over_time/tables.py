@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.over_time.drawing import draw
 from benchmarks.over_time.stream import ASKS, OUT
+from benchmarks.page import placed
 from evenmesh_core.intervals import BootstrapInterval, student_interval
 
 GOAL: Final = 0.05
@@ -118,20 +119,6 @@ def tables() -> dict[str, str]:
     if (OUT / "answers.csv").exists():
         found["answers"] = answered(*read_answers())
     return found
-
-
-def placed(page: str, found: dict[str, str]) -> str:
-    """Return the page with tables in their places, between `<!-- NAME -->` and `<!-- end -->`.
-
-    A set that has no place gets one at the end.
-    """
-    for name, table in found.items():
-        mark, end = f"<!-- {name} -->", "<!-- end -->"
-        if mark not in page:
-            page += f"\n## {name}\n\n{mark}\n{end}\n"
-        begin = page.index(mark)
-        page = f"{page[:begin]}{mark}\n\n{table}\n\n{page[page.index(end, begin) :]}"
-    return page
 
 
 def main() -> None:

@@ -93,7 +93,7 @@ def _passages(path: Path) -> list[Passage]:
     return [Passage(row["id"], row.get("title", ""), row["text"]) for row in rows(path)]
 
 
-def _with_judgements(
+def with_judgements(
     name: str,
     most: int,
     *,
@@ -254,15 +254,15 @@ NAMES: Final[Mapping[str, Callable[[int], JudgedSet]]] = {
     "nq-passages": partial(_of_items, "nq-passages", "nq-passages", Kind.CONTEXT_RICH_QA, _question, _BOTH),
     "clapnq": _clapnq,
     "nfcorpus": partial(
-        _with_judgements,
+        with_judgements,
         "nfcorpus",
         judged="qrels.dev.jsonl.gz",
         wanted=lambda row: row["split"] == "dev",
     ),
-    "cranfield": partial(_with_judgements, "cranfield"),
-    "vaswani": partial(_with_judgements, "vaswani"),
+    "cranfield": partial(with_judgements, "cranfield"),
+    "vaswani": partial(with_judgements, "vaswani"),
     "climate-fever": partial(
-        _with_judgements,
+        with_judgements,
         "climate-fever",
         passages="passages.jsonl.gz",
         queries="claims.jsonl.gz",

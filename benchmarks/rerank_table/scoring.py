@@ -137,7 +137,7 @@ def score(judged: JudgedSet, home: Path, cross_encoder: Path | None = None) -> d
     torch.set_num_threads(1)
     with ExitStack() as stack:
         add = stack.enter_context(journal.continued())
-        searched = _Searched(judged, home)
+        searched = FirstStages(judged, home)
         judges = stack.enter_context(_judges(home, cross_encoder))
         for query in missing:
             row = searched.found(query)
@@ -157,7 +157,7 @@ def score_set(name: str, questions: int, home: Path) -> int:
     return len(score(judged_sets.load(name, questions), home))
 
 
-class _Searched:
+class FirstStages:
     """The first stages over a data set, and its vectors."""
 
     def __init__(self, judged: JudgedSet, home: Path) -> None:

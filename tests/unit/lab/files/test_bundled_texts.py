@@ -39,3 +39,9 @@ def test_the_bundled_reader_is_known_by_its_version_and_not_by_its_name() -> Non
         assert found is not None
         assert found.has_question(asked)
     assert trained({"version of evenmesh-pointer": "0123456789abcdef"}) == {"evenmesh-pointer": None}
+
+
+def test_the_bundled_cross_encoder_says_that_another_version_may_serve() -> None:
+    (found,) = trained({"reranker of bm25": "cross-encoder 12ab"}).values()
+    assert found is not None
+    assert found.unhashed[-1] == "what a version promoted since learned"

@@ -63,12 +63,6 @@ def test_models_are_found_in_the_facts_of_a_run() -> None:
     assert involved({"reranker": "rankrag m@v1"}) == {"rankrag": "m@v1"}
 
 
-def test_the_bundled_cross_encoder_says_that_another_version_may_serve() -> None:
-    (found,) = trained({"reranker of bm25": "cross-encoder 12ab"}).values()
-    assert found is not None
-    assert found.unhashed[-1] == "what a version promoted since learned"
-
-
 def test_what_is_given_goes_before_the_bundled_models() -> None:
     facts = {"version of mine": "1", "reranker": "cross-encoder 12ab"}
     assert trained(facts, {"mine": TEXTS, "cross-encoder": TEXTS}) == {"mine": TEXTS, "cross-encoder": TEXTS}

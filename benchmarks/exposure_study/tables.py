@@ -1,0 +1,187 @@
+"""The tables of docs/studies/exposure.md, from its plan and the numbers beside it; a test compares them.
+
+``python -m benchmarks.exposure_study.tables`` writes them into the page, and draws the figure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from benchmarks.exposure_study.__main__ import OUT, TRACK, read
+from benchmarks.exposure_study.measures import ALPHAS, FIXED, GROUPS
+from benchmarks.exposure_study.track import BY_ID
+from benchmarks.over_time.drawing import draw
+from benchmarks.page import placed, table
+from evenmesh_core.significance import holm
+from evenmesh_lab.files.plans import described, read_plan
+
+MARGIN: Final = 0.03
+"""Loss of EE-R that H2 allows."""
+CHANCE: Final = 0.05
+LEAST_UTILITY: Final = 0.01
+"""Loss of the track's utility that H5 allows."""
+_STEEPNESS: Final = "8 − 1"
+_NAMED: Final = tuple(f"{one:g}" for one in ALPHAS)
+
+Row = Mapping[str, str]
+
+
+def decided(summary: Sequence[Row]) -> list[dict[str, str]]:
+    """Return for each first stage whether the claims H1 to H3 hold there."""
+    steep = _adjusted([row for row in summary if row["dial"] == _STEEPNESS])
+    above = _adjusted([row for row in summary if _number(row["dial"]) in ALPHAS])
+    by_system: dict[tuple[str, str], list[tuple[Row, float]]] = defaultdict(list)
+    for row, p in above:
+        by_system[row["data"], row["system"]].append((row, p))
+    found = []
+    for row, p in steep:
+        dials = by_system[row["data"], row["system"]]
+        at_four = next(one for one, _ in dials if _number(one["dial"]) == 4)
+        best, best_p = max(dials, key=lambda one: float(one[0]["difference"]))
+        found.append(
+            {
+                "data": row["data"],
+                "first stage": row["system"],
+                "queries": f"{int(at_four['queries']):,}",
+                "H1: EE-R at 8 − at 1": f"{_interval(row)}, {_p(p)}",
+                "": _verdict(float(row["difference"]) > 0 and p < CHANCE),
+                "H2: EE-R at 4 − deterministic": _interval(at_four),
+                " ": _free(at_four),
+                "H3: highest difference": f"α = {best['dial']}: {_interval(best)}, {_p(best_p)}",
+                "  ": _verdict(any(float(one["difference"]) > 0 and p < CHANCE for one, p in dials)),
+            }
+        )
+    return found
+
+
+def levels(summary: Sequence[Row]) -> list[dict[str, str]]:
+    """Return disparity and relevance of each first stage at each dial."""
+    by_system: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in summary:
+        by_system[row["data"], row["system"]][row["dial"]] = row
+    return [
+        {"data": data, "first stage": system}
+        | {
+            (dial if dial == FIXED else f"α = {dial}"): " / ".join(
+                _two(rows[dial][one]) for one in ("ee_d", "ee_r")
+            )
+            for dial in (*_NAMED, FIXED)
+        }
+        for (data, system), rows in by_system.items()
+    ]
+
+
+def wordings(groups: Sequence[Row]) -> list[dict[str, str]]:
+    """Return the exposure of each wording, and the gap between two of them."""
+    p_values = {id(row): p for row, p in _adjusted([row for row in groups if _number(row["dial"]) in ALPHAS])}
+    return [
+        {
+            "first stage": row["system"],
+            "α": row["dial"],
+            **{group: _two(row[group]) for group in GROUPS},
+            "female − male": _signed(row["signed"])
+            + f" [{_signed(row['signed_low'])}, {_signed(row['signed_high'])}]",
+            "mean gap of a query": _three(row["gap"]),
+            "gap − deterministic": ""
+            if row["dial"] == FIXED
+            else f"{_interval(row)}, {_p(p_values[id(row)])}",
+        }
+        for row in groups
+    ]
+
+
+def amortized(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return the track's measures, a line for each ranking."""
+    dials: dict[str, dict[str, str]] = {}
+    for row in rows:
+        line = dials.setdefault(
+            row["dial"], {"ranking": _ranking(row["dial"]), "utility": _three(row["utility"])}
+        )
+        line[f"unfairness, {row['groups']}"] = f"{float(row['unfairness']):.4f}"
+    return list(dials.values())
+
+
+def asked(summary: Sequence[Row], rows: Sequence[Row]) -> dict[str, int]:
+    """Return how many queries of each data set had a relevant item in one of its first stages."""
+    found: dict[str, int] = {}
+    for row in summary:
+        if row["queries"]:
+            found[row["data"]] = max(found.get(row["data"], 0), int(row["queries"]))
+    if rows:
+        found[TRACK] = int(rows[0]["queries"])
+    return found
+
+
+def tables() -> dict[str, str]:
+    """Return every table of the page by its name there."""
+    summary, groups, rows = read("summary.csv"), read("groups.csv"), read("track.csv")
+    plan = described(read_plan(OUT / "plan.toml"), asked(summary, rows))
+    return {
+        "plan": plan,
+        "decided": table(decided(summary)),
+        "levels": table(levels(summary)),
+        "wordings": table(wordings(groups)),
+        "track": table(amortized(rows)),
+    }
+
+
+def main() -> None:
+    """Write the tables into the page, and draw relevance over disparity."""
+    page = OUT.with_suffix(".md")
+    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    points: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    for row in read("summary.csv"):
+        if row["system"] in ("hybrid", "BM25") and row["ee_d"]:
+            relevance = float(row["ee_r"])
+            points[row["data"]].append((float(row["ee_d"]), relevance, relevance, relevance))
+    ordered = {name: sorted(some) for name, some in points.items()}
+    draw(OUT / "relevance-disparity.svg", ordered, x="normalised EE-D", y="normalised EE-R")
+
+
+def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Return rows with their p-values adjusted for all of them."""
+    return list(zip(rows, holm([float(row["p"]) for row in rows]).tolist(), strict=True)) if rows else []
+
+
+def _number(dial: str) -> float | None:
+    return None if dial in (FIXED, _STEEPNESS) else float(dial)
+
+
+def _verdict(holds: bool) -> str:
+    return "holds" if holds else "not shown"
+
+
+def _free(row: Row) -> str:
+    if float(row["low"]) > -MARGIN:
+        return "holds"
+    return "fails" if float(row["high"]) < -MARGIN else "open"
+
+
+def _ranking(dial: str) -> str:
+    return "relevant first, equal ones by id" if dial == BY_ID else f"α = {dial}"
+
+
+def _interval(row: Row) -> str:
+    return f"{_signed(row['difference'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _two(value: str) -> str:
+    return f"{float(value):.2f}"
+
+
+def _three(value: str) -> str:
+    return f"{float(value):.3f}"
+
+
+def _signed(value: str) -> str:
+    return f"{float(value):.3f}".replace("-", "−").replace("−0.000", "0.000")
+
+
+if __name__ == "__main__":
+    main()
