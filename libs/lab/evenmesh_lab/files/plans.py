@@ -1,7 +1,8 @@
 """The plan of a study, written before its data are asked: a TOML file, and what of it a page says.
 
 A plan is *pre-registered* when it is committed before the study runs: what was looked for, on how many
-queries and by which rule it counts as found. What was done otherwise is listed as a deviation, never rewritten.
+queries and by which rule it counts as found. What was done otherwise is listed as a deviation, never
+rewritten.
 """
 
 from __future__ import annotations

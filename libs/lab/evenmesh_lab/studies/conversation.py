@@ -5,6 +5,7 @@ Source: Sakai 2023, §3, §6.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,6 +20,7 @@ from evenmesh_lab.studies.uncertainty import (
     Comparison,
     adjusted,
     bootstrap_mean,
+    bootstrap_share,
     by_query,
     compare,
 )
@@ -45,6 +47,16 @@ class ConversationRow:
     by_attribute: Mapping[str, float]
     """GF of each attribute."""
 
+    @property
+    def relevant(self) -> float:
+        """1 where R is above 0, and 0 elsewhere, where GF is 0 by definition."""
+        return float(self.relevance > 0)
+
+    @property
+    def fairness_where_relevant(self) -> float:
+        """GF where R is above 0; ``nan`` elsewhere."""
+        return self.group_fairness if self.relevance > 0 else math.nan
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
@@ -53,7 +65,8 @@ class ConversationSummary:
     system: str
     num_conversations: int
     means: Mapping[str, BootstrapInterval]
-    """``relevance``, ``group_fairness``, ``combined``, and ``GF`` and the name of each attribute."""
+    """Measures of :data:`LABELS`, and ``GF`` and the name of each attribute. ``fairness_where_relevant`` is
+    of the topics with a relevant conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,15 @@ class ConversationStudy:
         return tuple(table for table in _tables(self) if table.rows)
 
 
-LABELS: Mapping[str, str] = {"relevance": "R", "group_fairness": "GF", "combined": "GFRC"}
+LABELS: Mapping[str, str] = {
+    "relevance": "R",
+    "group_fairness": "GF",
+    "combined": "GFRC",
+    "relevant": "R > 0",
+    "fairness_where_relevant": "GF where R > 0",
+}
+_OF_EACH: Mapping[str, str] = {name: LABELS[name] for name in ("relevance", "group_fairness", "combined")}
+"""Measures that stand beside each conversation; the others follow from them."""
 
 
 def measure(
@@ -153,14 +174,27 @@ def _summary(
     system: str, rows: list[ConversationRow], attributes: tuple[str, ...], bootstrap: Bootstrap
 ) -> ConversationSummary:
     mine = [row for row in rows if row.system == system]
-    columns = {name: [getattr(row, name) for row in mine] for name in LABELS}
-    columns |= {f"GF {name}": [row.by_attribute[name] for row in mine] for name in attributes}
     topics = [row.topic for row in mine]
     estimates = {
-        name: bootstrap_mean(bootstrap, f"{name} {system}", topics, values)
-        for name, values in columns.items()
+        name: bootstrap_mean(bootstrap, f"{name} {system}", topics, [getattr(row, name) for row in mine])
+        for name in _OF_EACH
     }
+    relevant = [row.relevant for row in mine]
+    estimates["relevant"] = bootstrap_share(bootstrap, f"relevant {system}", topics, relevant)
+    estimates["fairness_where_relevant"] = bootstrap.mean(
+        f"fairness_where_relevant {system}", list(_of_topics(mine, "fairness_where_relevant").values())
+    )
+    for name in attributes:
+        values = [row.by_attribute[name] for row in mine]
+        estimates[f"GF {name}"] = bootstrap_mean(bootstrap, f"GF {name} {system}", topics, values)
     return ConversationSummary(system, len(mine), estimates)
+
+
+def _of_topics(rows: Sequence[ConversationRow], name: str) -> dict[str, float]:
+    """Return the mean of a measure over each topic's conversations that have it; ``nan`` where none has."""
+    found = dict.fromkeys((row.topic for row in rows), math.nan)
+    defined = [row for row in rows if not math.isnan(getattr(row, name))]
+    return found | by_query([row.topic for row in defined], [getattr(row, name) for row in defined])
 
 
 def _comparisons(
@@ -169,8 +203,7 @@ def _comparisons(
     for name in LABELS:
         columns = {}
         for system in systems:
-            mine = [row for row in rows if row.system == system]
-            columns[system] = by_query([row.topic for row in mine], [getattr(row, name) for row in mine])
+            columns[system] = _of_topics([row for row in rows if row.system == system], name)
         for other in systems[1:]:
             found = compare(bootstrap, name, (systems[0], columns[systems[0]]), (other, columns[other]))
             if found is not None:
@@ -200,6 +233,6 @@ def _tables(study: ConversationStudy) -> Iterable[Table]:
         Column("turns", "turns", ("num_turns",)),
         Column("nuggets", "nuggets", ("num_nuggets",)),
         Column("words", "words", ("num_words",)),
-        *measures(LABELS),
+        *measures(_OF_EACH),
         *(replace(one, value=("by_attribute", name)) for name, one in attributes.items()),
     )

@@ -1,7 +1,10 @@
+import math
+
 import pytest
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.group_fairness import Attribute
+from evenmesh_core.group_fairness import Attribute, Transcript
+from evenmesh_core.group_fairness.transcripts import Turn
 from evenmesh_lab.files import read_attributes, read_conversations
 from evenmesh_lab.studies import Bootstrap, conversation
 
@@ -42,3 +45,27 @@ def test_what_an_attribute_lacks_is_named_with_system_and_topic(examples):
         conversation.measure(
             {"talker": read_conversations(examples / "talker.txt")}, {"AGE": Attribute([0.5, 0.5], "rnod")}
         )
+
+
+def test_fairness_is_also_of_the_relevant_conversations_alone(examples):
+    once = read_conversations(examples / "talker.txt")
+    nothing = [Transcript(one.topic, (Turn("system", 9),)) for one in once]
+    attributes = read_attributes(examples / "attributes.json")
+
+    found = conversation.measure(
+        {"a": once, "b": [once[0], nothing[1]], "c": nothing, "d": [*once, *nothing]},
+        attributes,
+        bootstrap=QUICK,
+    )
+
+    fair = [row.group_fairness for row in found.rows[:2]]
+    a, b, c, d = (one.means for one in found.summaries)
+    assert [one["relevant"].value for one in (a, b, c, d)] == [1.0, 0.5, 0.0, 0.5]
+    assert a["fairness_where_relevant"].value == pytest.approx(sum(fair) / 2)
+    assert (b["fairness_where_relevant"].value, b["fairness_where_relevant"].defined) == (fair[0], 1)
+    assert b["group_fairness"].value == pytest.approx(fair[0] / 2)  # GF is 0 where R is 0
+    assert math.isnan(c["fairness_where_relevant"].value)
+    # Of two trials, of which one is relevant, that one counts.
+    assert d["fairness_where_relevant"].value == pytest.approx(sum(fair) / 2)
+    with_b = next(one for one in found.comparisons if one.measure == "relevant")
+    assert (with_b.difference.value, with_b.mcnemar.only_first) == (0.5, 1)
