@@ -1,8 +1,8 @@
 """The study of conversations' fairness: ``topics`` writes what is asked, ``tables`` measures what was said.
 
 ``python -m benchmarks.gfrc_study topics OUT`` writes passages and topics of both data sets, which ``evenmesh
-ingest`` and ``evenmesh harvest`` read; docs/studies/gfrc.md has the commands. ``… tables RUNS`` reads the folders
-of the harvests, RUNS/doc2dial and RUNS/grep-biasir, and writes the tables and the page.
+ingest`` and ``evenmesh harvest`` read; docs/studies/gfrc.md has the commands. ``… tables RUNS`` reads the
+folders of the harvests, RUNS/doc2dial and RUNS/grep-biasir, and writes the tables and the page.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def split(pair: Pair) -> tuple[float, float]:
 
     Source: Kitagawa 1955.
     """
-    shares = [float(np.mean(one > 0)) for one in pair]
+    shares = [_share(one) for one in pair]
     means = [float(np.mean(one[one > 0])) if np.any(one > 0) else 0.0 for one in pair]
     by_share = (shares[1] - shares[0]) * (means[0] + means[1]) / 2
     return by_share, (means[1] - means[0]) * (shares[0] + shares[1]) / 2
@@ -242,7 +242,7 @@ def differences(found: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
                 {
                     "data": data,
                     "system": name,
-                    "P(R > 0) − ranked": f"{_signed(np.mean(pair.dial > 0) - np.mean(pair.fixed > 0))} "
+                    "P(R > 0) − ranked": f"{_signed(_share(pair.dial) - _share(pair.fixed))} "
                     f"[{_signed(low)}, {_signed(high)}]",
                     "p, Holm": f"{p_value:.3f}",
                     "topics relevant in both": str(int(both.sum())),
@@ -360,6 +360,10 @@ def _gf(one: Transcript, attributes: Mapping[str, Attribute]) -> float:
     from evenmesh_core.group_fairness import conversation as score
 
     return score(one.nuggets(), attributes, patience=1250).group_fairness
+
+
+def _share(fairness: FloatArray) -> float:
+    return float(np.mean(fairness > 0))
 
 
 def _lines(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
