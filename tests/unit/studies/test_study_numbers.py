@@ -20,7 +20,7 @@ from evenmesh_core.intervals import mean_interval, student_interval
 
 FOLDER = Path(__file__).parents[3] / "docs/studies"
 STORED = ("eor", "fair-rag", "ium", "rag")
-"""Studies whose tables are stored. Of gfrc only figures are, of over-time ``outcomes.json``."""
+"""Studies whose pages are written by hand; those of exposure, gfrc and over-time are made of their numbers."""
 
 NUMBER = r"[−+-]?\d[\d,]*(?:\.\d+)?(?:e[−-]?\d+)?"
 INTERVAL = re.compile(rf"(?<![\w.\[])({NUMBER})(?: points| %)? \[\s*({NUMBER}),\s*({NUMBER})\]")
