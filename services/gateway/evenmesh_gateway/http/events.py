@@ -68,6 +68,8 @@ class EventStream(StreamingResponse):
 
         async def write() -> None:
             nonlocal last_s
+            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(head)
             async for one in events:
                 async with sending:
                     await send({"type": "http.response.body", "body": one, "more_body": True})
@@ -76,8 +78,6 @@ class EventStream(StreamingResponse):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         async with aclosing(events):
-            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            await send(head)
             writing, leaving = loop.create_task(write()), loop.create_task(hung_up(receive))
             try:
                 while not (writing.done() or leaving.done()):

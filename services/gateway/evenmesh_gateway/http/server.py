@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import h11
 import uvicorn
@@ -21,7 +21,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evenmesh.wire.certificates import CertificateError, Certificates, Material
 from evenmesh.wire.security import SYSTEM
-from evenmesh_gateway.http.gathered import GatheredWrites
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc import parent_process as parent
 from evenmesh_kit.rpc.server import ServerStartError
@@ -63,7 +62,7 @@ def _protocol(head_s: float) -> type[H11Protocol]:
         """HTTP/1.1 on one connection, closed where a request does not begin in time."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(cast(asyncio.Transport, GatheredWrites(transport, self.loop)))
+            super().connection_made(transport)
             self._waiting: asyncio.TimerHandle | None = self.loop.call_later(head_s, self._close)
 
         def data_received(self, data: bytes) -> None:
