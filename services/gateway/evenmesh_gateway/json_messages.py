@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from evenmesh.wire.errors import InvalidField
-from evenmesh_gateway.json_values import JsonValues
+from evenmesh_gateway.http.json_values import JsonValues
 from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.compute.tenant_pool import TenantPool
 

@@ -12,7 +12,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1.generator_service_pb2 import Answer
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import MeshError, Unavailable, from_item_error
-from evenmesh_gateway.json_values import JsonValues
+from evenmesh_gateway.http.json_values import JsonValues
 
 _REPORTED_ELSEWHERE: Final = ("exposure", "providers")
 _VALUES: Final = JsonValues(snake_case=True, zeros=True)

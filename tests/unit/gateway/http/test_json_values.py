@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh_gateway import json_messages
-from evenmesh_gateway.json_values import JsonValues
+from evenmesh_gateway.http.json_values import JsonValues
 from evenmesh_gateway.methods import public_methods
 
 KINDS = {method.reply.DESCRIPTOR.full_name: method.reply for method in public_methods().values()}
