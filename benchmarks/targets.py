@@ -32,9 +32,9 @@ def section(rows: list[dict[str, str]]) -> str:
     from benchmarks import page
 
     return f"""Scores of {_QUERIES} queries from a gamma distribution, in descending order; milliseconds of
-CPU time of one thread, the least of the runs of a second, median and largest over the queries. Goals: 2 ms for a
-pool of 100, 20 ms for 1,000. `one evaluation` is of exact inclusion probabilities at the dial that was found for
-disparity 0.3, `shares` a linear program: each of {_GROUPS} groups at most {_MOST:g}.
+CPU time of one thread, the least of the runs of a second, median and largest over the queries. Goals:
+2 ms for a pool of 100, 20 ms for 1,000. `one evaluation` is of exact inclusion probabilities at the dial that
+was found for disparity 0.3, `shares` a linear program: each of {_GROUPS} groups at most {_MOST:g}.
 
 {page.table(rows)}"""
 
