@@ -17,7 +17,7 @@ SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers"
 
 
 class Client:
-    """What a server is to an application: takes what is sent, and hangs up when it is told to."""
+    """What a server is to an application: takes what is sent, and hangs up when a test says so."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
