@@ -16,7 +16,9 @@ from evenmesh_gateway import json_messages
 from evenmesh_gateway.http.json_values import JsonValues
 from evenmesh_gateway.methods import public_methods
 
-KINDS = {method.reply.DESCRIPTOR.full_name: method.reply for method in public_methods().values()}
+KINDS: dict[str, Any] = {
+    method.reply.DESCRIPTOR.full_name: method.reply for method in public_methods().values()
+}
 DEEP = 4
 LEAVES: dict[int, list[Any]] = {
     FieldDescriptor.CPPTYPE_STRING: ["", 'a "b" \\ \n \u2028 \u00e4 \U0001f600'],
@@ -43,8 +45,9 @@ def values_of(field: Any, depth: int, turn: int) -> list[Any]:
 
 def fill(message: Message, depth: int, turn: int) -> Message:
     """Fill all fields to a depth; of a oneof the last, others in each turn."""
-    fields = list(message.DESCRIPTOR.fields)
-    for field in fields[turn % len(fields) :] + fields[: turn % len(fields)] if fields else []:
+    fields: list[Any] = [*message.DESCRIPTOR.fields]
+    begin = turn % max(1, len(fields))
+    for field in fields[begin:] + fields[:begin]:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
             table = getattr(message, field.name)
