@@ -39,11 +39,13 @@ class Way:
         p50_ms: of whole asks, one caller. Milliseconds.
         first_ms: median time to the first message, one caller. Milliseconds.
         per_s: asks per second, :data:`CALLERS` callers.
+        cpu_ms: CPU of the gateway for an ask, one caller. Milliseconds.
     """
 
     p50_ms: float
     first_ms: float
     per_s: float
+    cpu_ms: float
 
 
 def measure(*, rounds: int = 5, count: int = 100, flows: int = 300) -> Mapping[str, Way]:
@@ -53,8 +55,10 @@ def measure(*, rounds: int = 5, count: int = 100, flows: int = 300) -> Mapping[s
         stand_in_mesh(Path(home), "benchmarks.stand_in_generator", {}, more=(GATEWAY,)) as state,
     ):
         asyncio.run(ingest(state.addresses["retriever"]))
-        url = http_url(state.services[GATEWAY.name].address)
-        return asyncio.run(_measured(state.addresses["orchestrator"], url, rounds, count, flows))
+        url, pid = http_url(state.services[GATEWAY.name].address), state.services[GATEWAY.name].pid
+        if pid is None:
+            raise RuntimeError("the gateway does not run here: its CPU cannot be measured")
+        return asyncio.run(_measured(state.addresses["orchestrator"], url, pid, rounds, count, flows))
 
 
 def section(found: Mapping[str, Way]) -> str:
@@ -63,16 +67,17 @@ def section(found: Mapping[str, Way]) -> str:
     table = "\n".join(
         f"| {name} | {way.p50_ms:.2f} ms ({way.p50_ms / base.p50_ms:.2f}) "
         f"| {way.first_ms:.2f} ms ({way.first_ms - base.first_ms:+.2f} ms) "
-        f"| {way.per_s:.0f} ({way.per_s / base.per_s:.2f}) |"
+        f"| {way.per_s:.0f} ({way.per_s / base.per_s:.2f}) | {way.cpu_ms:.1f} ms |"
         for name, way in found.items()
     )
     return f"""The same ask (64 tokens streamed, one observation) to a mesh of five processes and a gateway,
 whose models answer at once, by each way in turn: p50 and first message with one caller, asks per second
-with {CALLERS}, medians of the rounds; in brackets beside gRPC. Callers share the cores and keep connections.
+with {CALLERS}, and CPU of the gateway for an ask of one, medians of the rounds; in brackets beside gRPC.
+Callers share the cores and keep connections.
 Targets: p50 ≤ 1.1, first message ≤ +3 ms, asks per second ≥ 0.7.
 
-| | p50 | first message | asks per second |
-|---|---|---|---|
+| | p50 | first message | asks per second | the gateway's CPU |
+|---|---|---|---|---|
 {table}"""
 
 
@@ -100,7 +105,7 @@ class _Connection:
         Raises:
             RuntimeError: it is refused, or its last event is another one.
         """
-        if self._streams is None:
+        if self._streams is None or self._streams[0].at_eof():  # idle for longer than the gateway waits
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
         began = time.perf_counter()
@@ -123,7 +128,9 @@ class _Connection:
             self._streams[1].close()
 
 
-async def _measured(target: str, url: str, rounds: int, count: int, flows: int) -> Mapping[str, Way]:
+async def _measured(
+    target: str, url: str, pid: int, rounds: int, count: int, flows: int
+) -> Mapping[str, Way]:
     wanted = load.request(COLLECTION)
     rest = json_format.MessageToJson(wanted).encode()
     options = json_format.MessageToDict(wanted)
@@ -149,13 +156,16 @@ async def _measured(target: str, url: str, rounds: int, count: int, flows: int) 
                 await _throughput(asks, 100)
             for turn in range(rounds):
                 for name in list(ways)[:: -1 if turn % 2 else 1]:
+                    before = load.cpu_s(pid)
                     alone = [await _timed(ways[name][0]) for _ in range(count)]
+                    spent_s = load.cpu_s(pid) - before
                     per_s = await _throughput(ways[name], flows)
                     seen[name].append(
                         Way(
                             1e3 * median(whole for whole, _ in alone),
                             1e3 * median(first for _, first in alone),
                             per_s,
+                            1e3 * spent_s / count,
                         )
                     )
         finally:
@@ -167,6 +177,7 @@ async def _measured(target: str, url: str, rounds: int, count: int, flows: int) 
             median(one.p50_ms for one in rounds_),
             median(one.first_ms for one in rounds_),
             median(one.per_s for one in rounds_),
+            median(one.cpu_ms for one in rounds_),
         )
         for name, rounds_ in seen.items()
     }

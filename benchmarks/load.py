@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -73,3 +75,9 @@ async def throughput(target: str, wanted: orch.AskRequest, *, callers: int, coun
         began = time.perf_counter()
         await asyncio.gather(*(call() for _ in range(callers)))
         return count / (time.perf_counter() - began)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process until now."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

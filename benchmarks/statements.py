@@ -46,6 +46,7 @@ class Beside:
         ratio: median of the rounds' ratios.
         per_minute: statements that the evaluator gave in a minute, while it was asked for them.
         evaluator: CPU of the evaluator for a statement. Milliseconds.
+        caller: CPU of the caller for a statement. Milliseconds.
         rounds: of both.
     """
 
@@ -54,6 +55,7 @@ class Beside:
     ratio: float
     per_minute: float
     evaluator: float
+    caller: float
     rounds: int
 
 
@@ -89,7 +91,8 @@ lowest priority.
 |---|---|---|---|---|
 | p50, one caller | {found.alone_ms:.2f} ms | {found.beside_ms:.2f} ms | {found.ratio:.2f} | ≤ 1.05 |
 | statements a minute | | {found.per_minute:,.0f} | | {PER_MINUTE:,} |
-| the evaluator's CPU for one | | {found.evaluator:.2f} ms | | |"""
+| the evaluator's CPU for one | | {found.evaluator:.2f} ms | | |
+| the caller's CPU for one | | {found.caller:.2f} ms | | |"""
 
 
 class _Reader:
@@ -97,6 +100,11 @@ class _Reader:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Return its number."""
+        return self._process.pid
 
     def go(self) -> None:
         """Begin."""
@@ -151,18 +159,19 @@ async def _settled(orchestrator: str, evaluator: str, public: Path) -> None:
 async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: int) -> Beside:
     wanted = load.request(COLLECTION)
     p50: dict[bool, list[float]] = {False: [], True: []}
-    stated, seconds, spent_s = 0, 0.0, 0.0
+    stated, seconds, spent_s, called_s = 0, 0.0, 0.0, 0.0
     for turn in range(rounds):
         for beside in (False, True) if turn % 2 else (True, False):
             if beside:
-                before = _cpu_s(pid)
+                before, calling = load.cpu_s(pid), load.cpu_s(reader.pid)
                 reader.go()
                 await asyncio.sleep(_WARM_UP_S)
             p50[beside].append((await load.latency(target, wanted, count=count)).p50)
             if beside:
                 got, took = await asyncio.to_thread(reader.stop)
                 stated, seconds = stated + got, seconds + took
-                spent_s += _cpu_s(pid) - before
+                spent_s += load.cpu_s(pid) - before
+                called_s += load.cpu_s(reader.pid) - calling
     pairs = zip(p50[False], p50[True], strict=True)
     return Beside(
         median(p50[False]),
@@ -170,18 +179,13 @@ async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: 
         median(second / first for first, second in pairs),
         60 * stated / seconds,
         1e3 * spent_s / stated,
+        1e3 * called_s / stated,
         rounds,
     )
 
 
 def _request(number: int) -> pb.GetExposureStatementRequest:
     return pb.GetExposureStatementRequest(provider=f"provider {number % 10}", nonce=f"n{number}")
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process until now."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _ask_for_statements(address: str) -> None:

@@ -7,12 +7,10 @@ from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
 from evenmesh_gateway.connect_rpc import ConnectRoutes
@@ -20,7 +18,7 @@ from evenmesh_gateway.console.routes import ConsoleRoutes
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.memory import BodyMemory
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
-from evenmesh_gateway.http.web import GatewayRoute, Problems, Records
+from evenmesh_gateway.http.web import GatewayRoute, GatewayRouter, Problems, Records
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.openai.routes import OpenAiRoutes
 from evenmesh_gateway.openai.routes import paths as openai_paths
@@ -39,7 +37,6 @@ from evenmesh_kit.telemetry.setup import Telemetry
 if TYPE_CHECKING:
     from evenmesh_gateway.agents.http import AgentRoutes
 
-_REASONS: Final = {404: "NO_ROUTE", 405: "NO_METHOD"}
 _CONNECT_HEADERS: Final = ("Connect-Protocol-Version", "Connect-Timeout-Ms", "X-Grpc-Web", "Grpc-Timeout")
 
 
@@ -81,11 +78,8 @@ class Gateway:
         if self._uploads is not None:
             paths, schemas = {**paths, **upload_paths()}, {**schemas, **upload_schemas()}
         self._openapi = JSONResponse(document(paths, schemas))
-        middleware = [Middleware(Records, tracer=telemetry.tracer, meter=telemetry.meter)]
-        if settings.cors_origins:
-            middleware.append(_cors(settings))
-        self.app = Starlette(
-            routes=[
+        app: ASGIApp = GatewayRouter(
+            [
                 GatewayRoute("/healthz", self._live, methods=["GET"]),
                 GatewayRoute("/readyz", self._ready, methods=["GET"]),
                 GatewayRoute("/openapi.json", self._described, methods=["GET"]),
@@ -95,14 +89,13 @@ class Gateway:
                 *ConnectRoutes(settings, call_reader, forwarder, messages).routes(),
                 *(() if self._agents is None else (self._agents.route(),)),
                 *(self._console(settings, call_reader) if settings.console else ()),
-            ],
-            middleware=[
-                *middleware,
-                Middleware(Problems, settings=settings),
-                Middleware(BodyMemory, memory=memory),
-            ],
-            exception_handlers={HTTPException: _unrouted},
+            ]
         )
+        # Not Starlette's application: its layers would see each event of a stream, and do nothing here.
+        app = Problems(BodyMemory(app, memory), settings)
+        if settings.cors_origins:
+            app = _cors(app, settings)
+        self.app: ASGIApp = Records(app, telemetry.tracer, telemetry.meter)
 
     def _console(self, settings: GatewaySettings, call_reader: CallReader) -> list[GatewayRoute]:
         reads = self._uploads is not None and self._uploads.reads
@@ -137,23 +130,13 @@ class Gateway:
         return self._openapi
 
 
-def _cors(settings: GatewaySettings) -> Middleware:
+def _cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
     """Return what lets pages of the configured origins call; no cookies, as credentials are headers."""
-    return Middleware(
-        CORSMiddleware,
+    return CORSMiddleware(
+        app,
         allow_origins=settings.cors_origins,
         allow_methods=["GET", "POST"],
         allow_headers=["Authorization", "Content-Type", TIMEOUT_HEADER, *_CONNECT_HEADERS],
         expose_headers=["Retry-After", "Grpc-Status", "Grpc-Message", "Grpc-Status-Details-Bin"],
         max_age=600,
     )
-
-
-async def _unrouted(_: Request, error: Exception) -> Response:
-    """Answer a request for a path or with a method that is not here."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    words = "there is nothing here; GET /openapi.json lists what there is"
-    response = problem_response(HttpProblem(status, _REASONS.get(status, "BAD_REQUEST"), words))
-    if isinstance(error, HTTPException):
-        response.headers.update(error.headers or {})
-    return response

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from evenmesh.wire.credentials import CREDENTIAL_KEY
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField, PermissionDenied, Unauthenticated
+from evenmesh_gateway.http.events import hung_up
 from evenmesh_gateway.methods import PublicMethod
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.security import audit
@@ -141,7 +142,7 @@ async def unless_hung_up(request: Request, work: Coroutine[Any, Any, T]) -> T:
         HungUpError: the client hung up.
     """
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(request))
+    leaving = asyncio.ensure_future(hung_up(request.receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -151,12 +152,6 @@ async def unless_hung_up(request: Request, work: Coroutine[Any, Any, T]) -> T:
         leaving.cancel()
         working.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    """Wait until the client hangs up."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _timeout(header: str | None, default_s: float) -> float:

@@ -11,16 +11,21 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from evenmesh.wire.errors import InvalidField
+from evenmesh_gateway.http.json_values import JsonValues
 from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.compute.tenant_pool import TenantPool
 
 _ON_LOOP_BYTES: Final = 16_384
-"""Size from which on a message is converted in a thread. Bytes."""
+"""Size up to which a text is read, or a value written, without a thread. Bytes."""
+_MESSAGE_ON_LOOP_BYTES: Final = 131_072
+"""Size up to which a message is written as JSON without a thread: what takes about a millisecond. A hundred
+passages are below it, and to wait for a thread takes them longer. Bytes."""
 _PLACE: Final = re.compile(r' at "?\w+\.([\w.\[\]]*[\w\]])')
 _FIELD: Final = re.compile(r"Failed to parse (\S+) field: ")
 _BYTES_PER_VALUE: Final = 96
 """Memory of one value of a decoded text: of its object, and of its place in a list or table. Bytes."""
 _MOST_WORDS: Final = 400
+_VALUES: Final = JsonValues()
 
 
 class JsonMessages:
@@ -68,7 +73,7 @@ class JsonMessages:
 
     async def write(self, kind: type[Message], data: bytes) -> bytes:
         """Return a serialized message as JSON, with names in camel case, on one line."""
-        if len(data) <= _ON_LOOP_BYTES:
+        if len(data) <= _MESSAGE_ON_LOOP_BYTES:
             return write(kind, data)
         return await self._pool.run(write, kind, data)
 
@@ -123,9 +128,7 @@ def _dumped(build: Callable[[], Any]) -> bytes:
 
 def write(kind: type[Message], data: bytes) -> bytes:
     """Return a serialized message as JSON on one line."""
-    return json_format.MessageToJson(kind.FromString(data), indent=None, ensure_ascii=False).encode(
-        errors="replace"
-    )
+    return json.dumps(_VALUES.of(kind.FromString(data)), ensure_ascii=False).encode(errors="replace")
 
 
 def _memory_of(text: bytes) -> int:

@@ -16,6 +16,8 @@ _STRIP = 8.8  # 2π times how far from the real line, in log-time, the integrand
 _COARSE = 24  # log-times at which its shape is looked at
 _CELLS = 1 << 18  # float64 numbers in one product tree: fits a cache, and bounds the memory for any n
 _FFT_FROM = 64  # coefficients from which fast convolution pays
+_FEW = 24  # coefficients up to which one call for all of them may pay
+_ONE_CALL_TO = 2_400  # numbers up to which it is faster than one call for each coefficient
 
 
 def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
@@ -166,25 +168,50 @@ def _fewer_arrived(expected: FloatArray, top: int) -> tuple[FloatArray, FloatArr
     everyone = np.minimum(level[:, :, 0].sum(axis=0), 1.0)
     given = np.ones_like(level)
     for level in reversed(levels[:-1]):
-        given = given[:, :, : level.shape[2] // 2]
-        kept = len(level)
-        below = np.empty_like(level)
-        below[:, :, 0::2] = _expectation(level[:, :, 1::2], given, kept)
-        below[:, :, 1::2] = _expectation(level[:, :, 0::2], given, kept)
-        given = below
+        given = _given_children(level, given[:, :, : level.shape[2] // 2])
     return given[0, :, : expected.shape[1]], everyone
 
 
 def _product(left: FloatArray, right: FloatArray, top: int) -> FloatArray:
     """Multiply polynomials along the first axis, cut at ``top`` coefficients: the distribution of a sum."""
-    kept = min(len(left) + len(right) - 1, top)
+    kept, more = min(len(left) + len(right) - 1, top), len(right) - 1
     if len(right) >= _FFT_FROM:
         return np.maximum(_convolve(left, right)[:kept], 0.0)
+    if len(right) <= _FEW and left[0].size * len(right) <= _ONE_CALL_TO:
+        part = left[:kept]
+        padded = np.zeros((kept + more, *left.shape[1:]))
+        padded[more : more + len(part)] = part
+        step, *steps = padded.strides
+        # shifted[m, a] is left[m - a].
+        shape = (kept, more + 1, *left.shape[1:])
+        shifted: FloatArray = np.ndarray(shape, np.float64, padded, more * step, (step, -step, *steps))
+        joined: FloatArray = np.einsum("maqn,aqn->mqn", shifted, right)
+        return joined
     product = np.zeros((kept, *left.shape[1:]))
     for shift, coefficient in enumerate(right):
         part = left[: kept - shift]
         product[shift : shift + len(part)] += part * coefficient
     return product
+
+
+def _given_children(level: FloatArray, given: FloatArray) -> FloatArray:
+    """Return for each node of a level what its parent is given, the sibling's items taken in."""
+    kept, times, nodes = level.shape
+    if kept <= _FEW and given[0].size * kept <= _ONE_CALL_TO:
+        padded = np.zeros((2 * kept - 1, times, nodes // 2))
+        part = given[: len(padded)]
+        padded[: len(part)] = part
+        step, *steps = padded.strides
+        # shifted[m, a] is given[m + a].
+        shape = (kept, kept, times, nodes // 2)
+        shifted: FloatArray = np.ndarray(shape, np.float64, padded, 0, (step, step, *steps))
+        siblings = level.reshape(kept, times, nodes // 2, 2)[..., ::-1]
+        children: FloatArray = np.einsum("maqn,aqnc->mqnc", shifted, siblings)
+        return children.reshape(level.shape)
+    below = np.empty_like(level)
+    below[:, :, 0::2] = _expectation(level[:, :, 1::2], given, kept)
+    below[:, :, 1::2] = _expectation(level[:, :, 0::2], given, kept)
+    return below
 
 
 def _expectation(sibling: FloatArray, given: FloatArray, kept: int) -> FloatArray:

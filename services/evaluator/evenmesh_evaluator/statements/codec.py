@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 from google.protobuf import json_format
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
@@ -81,23 +84,34 @@ def collection(value: str) -> str:
     return fields.limited("collection", value, fields.MAX_NAME_BYTES, min_bytes=1)
 
 
-def statement(
-    tenant: str,
-    name: str,
-    days: Window,
-    stated: Stated,
-    privacy: Privacy,
-    *,
-    nonce: str,
-    issued_at_us: int,
-) -> bytes:
-    """Return a statement as JSON, the same bytes for the same statement."""
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A statement without nonce and time, as JSON: what all readers of it get the same."""
+
+    _parts: tuple[bytes, bytes, bytes]
+
+    @property
+    def size(self) -> int:
+        """Return how long it is. Bytes."""
+        return sum(map(len, self._parts))
+
+    def issued(self, nonce: str, issued_at_us: int) -> bytes:
+        """Return the statement with its nonce and its time, in microseconds since 1970."""
+        at = Timestamp()
+        at.FromMicroseconds(issued_at_us)
+        before, between, after = self._parts
+        named = b'"nonce":"%b"' % nonce.encode() if nonce else b""
+        parts = (before, b'"issuedAt":"%b"' % at.ToJsonString().encode(), between, named, after)
+        return b"{%b}" % b",".join(filter(None, parts))
+
+
+def draft(tenant: str, name: str, days: Window, stated: Stated, privacy: Privacy) -> Draft:
+    """Write a statement, the same bytes for the same statement: without blanks, names sorted."""
     message = pb.ExposureStatement(
         tenant=tenant,
         provider=name,
         first_day=(_EPOCH + timedelta(days=days.first_day)).isoformat(),
         last_day=(_EPOCH + timedelta(days=days.last_day)).isoformat(),
-        nonce=nonce,
         configurations=[
             pb.ProviderExposure(
                 configuration=codec.configuration_message(one.configuration),
@@ -114,9 +128,19 @@ def statement(
         min_asks=privacy.min_asks,
         epsilon=privacy.epsilon,
     )
-    message.issued_at.FromMicroseconds(issued_at_us)
     content = json_format.MessageToDict(message)
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    bounds = ("", "issuedAt", "nonce", "~")  # where in the order of names those of each reader stand
+    before, between, after = (
+        _members({one: value for one, value in content.items() if low < one < high})
+        for low, high in pairwise(bounds)
+    )
+    return Draft((before, between, after))
+
+
+def _members(content: Mapping[str, Any]) -> bytes:
+    """Return what stands between the braces of an object."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return text[1:-1].encode()
 
 
 def balance(providers: Sequence[ProviderBalance], as_of_us: int) -> pb.GetExposureBalanceResponse:

@@ -9,21 +9,21 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
 from evenmesh.wire.errors import Overloaded
-from evenmesh_evaluator.statements.summary import Stated
+from evenmesh_evaluator.statements.codec import Draft
 from evenmesh_kit.compute.tenant_cache import TenantCache
 
-KEPT_S: Final = 1.0
+KEPT_S: Final = 5.0
 """How long what was stated is used again. Seconds."""
 MOST_UNDER_WAY: Final = 64
 """Most different statements of one tenant that are computed at a time."""
 
 _KEPT_BYTES: Final = 16 * 2**20
-_CONFIGURATION_BYTES: Final = 2048
+_KEY_BYTES: Final = 2048  # a provider's name and all else that a draft is kept by
 _RETRY_S: Final = 1.0
 
 
 class RecentStatements:
-    """Shares statements of the last second among their readers; each tenant has its own. For one event loop.
+    """Shares statements of the last seconds among their readers; each tenant has its own. For one event loop.
 
     Args:
         clock: the time. Seconds.
@@ -31,19 +31,19 @@ class RecentStatements:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: TenantCache[tuple[float, Stated | None]] = TenantCache(_KEPT_BYTES)
-        self._under_way: dict[tuple[str, Hashable], asyncio.Task[Stated | None]] = {}
+        self._kept: TenantCache[tuple[float, Draft | None]] = TenantCache(_KEPT_BYTES)
+        self._under_way: dict[tuple[str, Hashable], asyncio.Task[Draft | None]] = {}
         self._running: Counter[str] = Counter()
 
     async def get(
-        self, tenant: str, key: Hashable, compute: Callable[[], Awaitable[Stated | None]]
-    ) -> Stated | None:
+        self, tenant: str, key: Hashable, compute: Callable[[], Awaitable[Draft | None]]
+    ) -> Draft | None:
         """Return what is stated of a provider, None where nothing is known of it.
 
         Args:
             tenant: whose statement it is.
             key: provider, window and all else that it depends on.
-            compute: reads and computes it, where it is not known from the last second.
+            compute: reads, computes and writes it, where it is not known from the last seconds.
 
         Raises:
             Overloaded: the tenant has :data:`MOST_UNDER_WAY` others computed already.
@@ -65,18 +65,17 @@ class RecentStatements:
         return await asyncio.shield(task)
 
     async def _computed(
-        self, tenant: str, key: Hashable, compute: Callable[[], Awaitable[Stated | None]]
-    ) -> Stated | None:
+        self, tenant: str, key: Hashable, compute: Callable[[], Awaitable[Draft | None]]
+    ) -> Draft | None:
         self._running[tenant] += 1
         began = self._clock()
         try:
-            stated = await compute()
+            draft = await compute()
         finally:
             del self._under_way[tenant, key]
             self._running[tenant] -= 1
             if not self._running[tenant]:
                 del self._running[tenant]
-        count = 0 if stated is None else len(stated.configurations)
         # Younger than what it read: an ask that is stored in between is in the next one.
-        self._kept.put(tenant, key, (began, stated), (1 + count) * _CONFIGURATION_BYTES)
-        return stated
+        self._kept.put(tenant, key, (began, draft), _KEY_BYTES + (0 if draft is None else draft.size))
+        return draft

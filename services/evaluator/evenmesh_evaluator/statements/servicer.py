@@ -15,7 +15,7 @@ from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.statements import codec
 from evenmesh_evaluator.statements.recent import RecentStatements
 from evenmesh_evaluator.statements.signing import Signer
-from evenmesh_evaluator.statements.summary import Privacy, Stated, Window, state
+from evenmesh_evaluator.statements.summary import Privacy, Window, state
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_kit.security import caller as callers
@@ -77,25 +77,26 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
         if not _may_read(caller, name):
             raise _no_provider()
         privacy = Privacy(self._privacy.min_asks, self._privacy.epsilon, self._signer.secret)
-        stated = await self._recent.get(
+        draft = await self._recent.get(
             caller.tenant,
             (name, window, privacy),
-            lambda: self._stated(caller.tenant, name, window, privacy),
+            lambda: self._draft(caller.tenant, name, window, privacy),
         )
-        if stated is None:
+        if draft is None:
             raise _no_provider()
-        payload = codec.statement(
-            caller.tenant, name, window, stated, privacy, nonce=nonce, issued_at_us=now_us
-        )
-        return pb.GetExposureStatementResponse(envelope=self._signer.sign(payload))
+        return pb.GetExposureStatementResponse(envelope=self._signer.sign(draft.issued(nonce, now_us)))
 
-    async def _stated(self, tenant: str, name: str, window: Window, privacy: Privacy) -> Stated | None:
+    async def _draft(self, tenant: str, name: str, window: Window, privacy: Privacy) -> codec.Draft | None:
         days = await self._store.provider_days(
             tenant, name, first_day=window.first_day, last_day=window.last_day
         )
         if not days and privacy.epsilon is None:
             return None
-        return await self._statements_pool.run(state, tenant, name, window, days, privacy)
+
+        def written() -> codec.Draft:
+            return codec.draft(tenant, name, window, state(tenant, name, window, days, privacy), privacy)
+
+        return await self._statements_pool.run(written)
 
     async def GetExposureBalance(
         self, request: pb.GetExposureBalanceRequest, context: Context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,25 +36,27 @@ class Signer:
     @property
     def secret(self) -> bytes:
         """Bytes that nobody can know without the key, for noise."""
-        seed = self.file.content().private_bytes_raw()
-        return hashlib.sha256(b"evenmesh statement noise\0" + seed).digest()
+        return self.file.content().secret
 
     def sign(self, payload: bytes) -> pb.StatementEnvelope:
         """Return a statement with its signature."""
         key = self.file.content()
+        signature = pb.StatementSignature(keyid=key.name, sig=key.key.sign(envelopes.signed_bytes(payload)))
         return pb.StatementEnvelope(
-            payload=payload,
-            payload_type=envelopes.PAYLOAD_TYPE,
-            signatures=[
-                pb.StatementSignature(
-                    keyid=envelopes.key_id(key.public_key().public_bytes_raw()),
-                    sig=key.sign(envelopes.signed_bytes(payload)),
-                )
-            ],
+            payload=payload, payload_type=envelopes.PAYLOAD_TYPE, signatures=[signature]
         )
 
 
-def _read(path: Path) -> Ed25519PrivateKey:
+@dataclass(frozen=True, eq=False)
+class _Key:
+    """A key with what is derived from it."""
+
+    key: Ed25519PrivateKey
+    name: str
+    secret: bytes
+
+
+def _read(path: Path) -> _Key:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
@@ -62,4 +65,6 @@ def _read(path: Path) -> Ed25519PrivateKey:
         raise SigningKeyError(f"{path}: not a private key in PEM without a password") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise SigningKeyError(f"{path}: must be an Ed25519 key: make one with `evenmesh statement key`")
-    return key
+    name = envelopes.key_id(key.public_key().public_bytes_raw())
+    secret = hashlib.sha256(b"evenmesh statement noise\0" + key.private_bytes_raw()).digest()
+    return _Key(key, name, secret)

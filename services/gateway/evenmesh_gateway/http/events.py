@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
+from typing import Final, cast
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 MEDIA_TYPE: Final = "text/event-stream"
+_COMMENT: Final = b": \n\n"
 _SILENCE_S: Final = 15.0
 """Longest silence: proxies on the way close connections that are silent for a minute. Seconds."""
 
@@ -45,29 +47,59 @@ async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
     return every()
 
 
-def response(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+def response(events: AsyncGenerator[bytes, None]) -> EventStream:
     """Return the response that streams events; a client that hangs up closes the generator."""
-    return StreamingResponse(
-        _audible(events),
-        media_type=MEDIA_TYPE,
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    return EventStream(
+        events, media_type=MEDIA_TYPE, headers={"cache-control": "no-store", "x-accel-buffering": "no"}
     )
 
 
-async def _audible(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield the events, and a comment whenever none comes for long."""
-    async with aclosing(events):
-        while True:
-            upcoming = asyncio.ensure_future(anext(events, None))
+class EventStream(StreamingResponse):
+    """A response of events: with them in one task, and what waits for silence and hanging up in another.
+
+    Starlette's own begins a group of tasks for a response, and a timer for each event would be one more task.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        events = cast("AsyncGenerator[bytes, None]", self.body_iterator)
+        sending = asyncio.Lock()  # a comment is within no event, and none comes after the last
+        last_s = loop.time()
+
+        async def write() -> None:
+            nonlocal last_s
+            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(head)
+            async for one in events:
+                async with sending:
+                    await send({"type": "http.response.body", "body": one, "more_body": True})
+                last_s = loop.time()
+            async with sending:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        async with aclosing(events):
+            writing, leaving = loop.create_task(write()), loop.create_task(hung_up(receive))
             try:
-                while not upcoming.done():
-                    await asyncio.wait((upcoming,), timeout=_SILENCE_S)
-                    if not upcoming.done():
-                        yield b": \n\n"
+                while not (writing.done() or leaving.done()):
+                    silence_s = _SILENCE_S - (loop.time() - last_s)
+                    if silence_s > 0:
+                        await asyncio.wait(
+                            (writing, leaving), timeout=silence_s, return_when=asyncio.FIRST_COMPLETED
+                        )
+                        continue
+                    async with sending:
+                        if not writing.done():
+                            await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+                    last_s = loop.time()
+                if writing.done():
+                    writing.result()
             finally:
-                if not upcoming.done():
-                    upcoming.cancel()
-                    await asyncio.gather(upcoming, return_exceptions=True)
-            if (one := upcoming.result()) is None:
-                return
-            yield one
+                leaving.cancel()
+                writing.cancel()
+                await asyncio.gather(writing, leaving, return_exceptions=True)
+
+
+async def hung_up(receive: Receive) -> None:
+    """Wait until the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

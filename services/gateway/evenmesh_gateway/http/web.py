@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind, StatusCode
-from starlette.routing import Match, Route
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evenmesh.wire.errors import MeshError, Unauthenticated
@@ -20,6 +24,7 @@ from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.statuses import to_mesh_error
 from evenmesh_kit.telemetry.recorder import extract_context
 
+_REASONS: Final = {404: "NO_ROUTE", 405: "NO_METHOD"}
 _HUNG_UP: Final = 499
 _MISDIRECTED: Final = 421
 _TOO_LONG_A_HEAD: Final = 431
@@ -128,6 +133,10 @@ class Problems:
             await self._app(scope, receive, sending)
         except HungUpError:
             return
+        except HTTPException as error:
+            if started:
+                raise
+            await _unrouted(error)(scope, receive, send)
         except Exception as error:
             if scope["type"] != "http" or started:
                 raise
@@ -173,12 +182,62 @@ class GatewayRoute(Route):
         **options: Any,
     ) -> None:
         super().__init__(path, endpoint, **options)
+        if inspect.isroutine(endpoint):
+            self.app = _answering(endpoint)
         self.adds = adds
         self.passes = passes
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
         return match, {**child, "route": self} if match is Match.FULL else child
+
+
+class GatewayRouter(Router):
+    """Routes requests; of a path without parts that vary the route is looked up, and not looked for.
+
+    Args:
+        routes: what there is, the first that matches first.
+    """
+
+    def __init__(self, routes: Sequence[GatewayRoute]) -> None:
+        super().__init__(routes)
+        self._literal: dict[str, GatewayRoute] = {}
+        patterns = []
+        for route in routes:
+            if "{" in route.path:
+                patterns.append(route.path_regex)
+            elif not any(one.match(route.path) for one in patterns):
+                self._literal.setdefault(route.path, route)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._literal.get(scope["path"]) if scope["type"] == "http" else None
+        if route is not None:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(child)
+                await route.handle(scope, receive, send)
+                return
+        scope["app"] = self  # so that what is not here is an HTTPException
+        await super().app(scope, receive, send)
+
+
+def _unrouted(error: HTTPException) -> Response:
+    """Return the response to a request for a path or with a method that is not here."""
+    words = "there is nothing here; GET /openapi.json lists what there is"
+    reason = _REASONS.get(error.status_code, "BAD_REQUEST")
+    response = problem_response(HttpProblem(error.status_code, reason, words))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _answering(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """Return the application that answers with what an endpoint returns; its errors are those of Problems."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
 
 
 def _route_of(scope: Scope) -> str:

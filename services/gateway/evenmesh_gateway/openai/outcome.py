@@ -6,15 +6,16 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import grpc
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1.generator_service_pb2 import Answer
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import MeshError, Unavailable, from_item_error
+from evenmesh_gateway.http.json_values import JsonValues
 
 _REPORTED_ELSEWHERE: Final = ("exposure", "providers")
+_VALUES: Final = JsonValues(snake_case=True, zeros=True)
 
 
 class Outcome:
@@ -190,7 +191,5 @@ class Outcome:
 
 def _dict(message: Message) -> dict[str, Any]:
     """Return a message as OpenAI's API writes: names in snake case, and zeros too."""
-    found: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
+    found: dict[str, Any] = _VALUES.of(message)
     return found
