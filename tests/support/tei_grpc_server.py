@@ -96,7 +96,9 @@ async def serving(
         method = grpc.unary_unary_rpc_method_handler(
             called,
             request_deserializer=request.FromString,
-            response_serializer=lambda reply: reply if isinstance(reply, bytes) else reply.SerializeToString(),
+            response_serializer=lambda reply: (
+                reply if isinstance(reply, bytes) else reply.SerializeToString()
+            ),
         )
         return grpc.method_handlers_generic_handler(f"tei.v1.{name}", {name: method})
 
@@ -137,5 +139,3 @@ def in_thread(**given: Any) -> Iterator[TeiServer]:
     finally:
         loops[0].call_soon_threadsafe(stop.set)
         thread.join()
-
-

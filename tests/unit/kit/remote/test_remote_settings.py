@@ -97,8 +97,8 @@ async def test_only_tei_is_called_over_grpc(monkeypatch: pytest.MonkeyPatch) -> 
     client = settings.remote_client(tei=True)
     assert isinstance(client, TeiGrpcClient)
     await client.close()
-    with pytest.raises(SettingsError, match="EVENMESH_TEST_REMOTE_URLS: .*http://"):
+    with pytest.raises(SettingsError, match=r"EVENMESH_TEST_REMOTE_URLS: .*http://"):
         settings.remote_client()
     mixed = read(monkeypatch, URLS="grpc://127.0.0.1:8080,http://127.0.0.1:8081")
-    with pytest.raises(SettingsError, match="EVENMESH_TEST_REMOTE_URLS: .*grpc://"):
+    with pytest.raises(SettingsError, match=r"EVENMESH_TEST_REMOTE_URLS: .*grpc://"):
         mixed.remote_client(tei=True)
