@@ -31,7 +31,14 @@ from evenmesh_reranker.backends.rerank_api import RerankServer
 from evenmesh_reranker.backends.unranked import Unranked
 from evenmesh_reranker.domain import Agent, Passage, Scores
 from evenmesh_reranker.ports import Assigned, LoadedModel, Reranker
-from tests.support import infinity_server, model_server, scripted_http, tei_grpc_server, tiny_encoders, tiny_models
+from tests.support import (
+    infinity_server,
+    model_server,
+    scripted_http,
+    tei_grpc_server,
+    tiny_encoders,
+    tiny_models,
+)
 from tests.support.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]

@@ -458,7 +458,10 @@ def test_it_says_what_it_runs_on(kept: Setup) -> None:
 # The encoder behind two of them.
 
 
-@pytest.fixture(scope="module", params=["in the process", "in OpenVINO", "remote", "remote over gRPC", "remote by infinity"])
+@pytest.fixture(
+    scope="module",
+    params=["in the process", "in OpenVINO", "remote", "remote over gRPC", "remote by infinity"],
+)
 def any_encoder(
     request: pytest.FixtureRequest, encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Encoder]:
