@@ -126,8 +126,15 @@ cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --mypy_
   --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $$(find evenmesh -name '*.proto' | sort)
 endef
 
+# Generates the messages of text-embeddings-inference, which are no part of the contract, into the folder $(1).
+TEI := evenmesh_kit/remote/tei
+define generate_tei
+cd libs/kit && ../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --mypy_out=quiet:$(1) $(TEI).proto
+endef
+
 proto: install ## Generate the stubs and the comments for OpenAPI again
 	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate,../$(CLIENT))
+	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate_tei,.)
 	$(BIN)/python services/gateway/generate_descriptions.py
 
 # Where npm is there, so that the tests of Node and of the console's accessibility run; they skip without it.
@@ -167,6 +174,9 @@ drift: install # The committed stubs are what the protos say
 	done; \
 	for stub in $$(cd "$(CURDIR)/$(CLIENT)" && find evenmesh -name '*_pb2*.py*' -not -path '*/__pycache__/*'); do \
 	  [ -f "$$stub" ] || { echo "$$stub has no proto any more: remove it" >&2; exit 1; }; \
+	done; cd "$(CURDIR)"; ($(call generate_tei,$$out)); \
+	for stub in $(TEI)_pb2.py $(TEI)_pb2.pyi; do \
+	  diff -q "$$out/$$stub" "libs/kit/$$stub" > /dev/null || { echo "$$stub is not what its proto says: make proto" >&2; exit 1; }; \
 	done; echo "stubs are what the protos say"
 	$(BIN)/python $(CLIENT)/generate_sync.py --check
 	$(BIN)/python -m tests.made_files

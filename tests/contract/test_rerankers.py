@@ -19,7 +19,8 @@ from evenmesh_kit.compute import cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.remote.client import RemoteClient
-from evenmesh_kit.remote.options import RemoteOptions
+from evenmesh_kit.remote.options import RemoteOptions, speaks_grpc
+from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.backends.compiled_encoder import CompiledLoader
@@ -30,7 +31,14 @@ from evenmesh_reranker.backends.rerank_api import RerankServer
 from evenmesh_reranker.backends.unranked import Unranked
 from evenmesh_reranker.domain import Agent, Passage, Scores
 from evenmesh_reranker.ports import Assigned, LoadedModel, Reranker
-from tests.support import infinity_server, model_server, scripted_http, tiny_encoders, tiny_models
+from tests.support import (
+    infinity_server,
+    model_server,
+    scripted_http,
+    tei_grpc_server,
+    tiny_encoders,
+    tiny_models,
+)
 from tests.support.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]
@@ -40,6 +48,7 @@ MODELS: dict[str, Callable[[Path], Path] | None] = {
     "cross-encoder in OpenVINO": tiny_models.cross_encoder,
     "rankrag": tiny_models.t5,
     "remote": tiny_models.cross_encoder,
+    "remote over gRPC": tiny_models.cross_encoder,
     "remote by infinity": tiny_models.cross_encoder,
     "none": None,
 }
@@ -114,12 +123,16 @@ async def reranker(
             )
             stack.push_async_callback(cross_encoder.close)
             yield cross_encoder
-        elif request.param == "remote":
-            scoring = tiny_encoders.encoder(folders["remote"], version="v1")
+        elif request.param in ("remote", "remote over gRPC"):
+            scoring = tiny_encoders.encoder(folders[request.param], version="v1")
 
             def score(query: str, texts: Sequence[str]) -> list[float]:
                 return scoring.scores(query, [Passage("", "", text) for text in texts], Agent())
 
+            if request.param == "remote over gRPC":
+                grpc_served = await stack.enter_async_context(tei_grpc_server.serving(score=score))
+                yield await opened(stack, grpc_served.url, "tei")
+                return
             served = await stack.enter_async_context(scripted_http.serving(model_server.tei(score=score)))
             yield await opened(stack, served.url, "tei")
         elif request.param == "remote by infinity":
@@ -150,7 +163,8 @@ async def reranker(
 
 async def opened(stack: AsyncExitStack, url: str, server: RerankServer) -> RemoteReranker:
     """A reranker on a server, in batches that a request of eight passages does not fit."""
-    remote = RemoteReranker(RemoteClient(RemoteOptions(urls=(url,))), server=server, batch_size=3)
+    client = TeiGrpcClient if speaks_grpc(url) else RemoteClient
+    remote = RemoteReranker(client(RemoteOptions(urls=(url,))), server=server, batch_size=3)
     stack.push_async_callback(remote.close)
     await remote.start()
     return remote

@@ -54,7 +54,7 @@ from evenmesh_retriever.domain import (
 from evenmesh_retriever.ports import CannotStart, CollectionStore, Encoder, Retriever, Snapshot
 from evenmesh_retriever.settings import RetrieverSettings
 from evenmesh_retriever.steps import finish
-from tests.support import infinity_server, model_server
+from tests.support import infinity_server, model_server, tei_grpc_server
 from tests.support.milvus_lite_process import MilvusLite, serving
 
 BACKENDS = [
@@ -458,7 +458,10 @@ def test_it_says_what_it_runs_on(kept: Setup) -> None:
 # The encoder behind two of them.
 
 
-@pytest.fixture(scope="module", params=["in the process", "in OpenVINO", "remote", "remote by infinity"])
+@pytest.fixture(
+    scope="module",
+    params=["in the process", "in OpenVINO", "remote", "remote over gRPC", "remote by infinity"],
+)
 def any_encoder(
     request: pytest.FixtureRequest, encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Encoder]:
@@ -474,12 +477,16 @@ def any_encoder(
         return
     with ExitStack() as stack:
         server: EmbeddingServer
-        if request.param == "remote":
+        if request.param in ("remote", "remote over gRPC"):
             exact = SentenceEncoder(precision="fp32")
 
             def computed(texts: Sequence[str]) -> list[list[float]]:
                 return embed(exact, texts).tolist()
 
+            server = "tei"
+        if request.param == "remote over gRPC":
+            url = stack.enter_context(tei_grpc_server.in_thread(embed=computed, model=BUNDLED)).url
+        elif request.param == "remote":
             script = model_server.tei(embed=computed, model=BUNDLED)
             url, server = stack.enter_context(model_server.in_thread(script)).url, "tei"
         else:
@@ -492,7 +499,8 @@ def any_encoder(
             remote_server=server,
             remote_model=BUNDLED,
         )
-        remote = RemoteEncoder(settings.remote_client(), server=settings.remote_server, model=BUNDLED)
+        client = settings.remote_client(tei=server == "tei")
+        remote = RemoteEncoder(client, server=settings.remote_server, model=BUNDLED)
         stack.callback(remote.close)
         yield remote
 
@@ -549,10 +557,12 @@ def exact_gain(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 async def test_cranfield_is_ranked_as_by_the_model_in_the_process(
-    any_encoder: Encoder, exact_gain: float, tmp_path: Path
+    any_encoder: Encoder, exact_gain: float, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if isinstance(any_encoder, SentenceEncoder):
         pytest.skip("it is the model in the process")
+    if request.node.callspec.params["any_encoder"] == "remote over gRPC":
+        pytest.skip("its vectors are those of TEI over HTTP, and a call for each text takes a while")
     assert await cranfield_gain(any_encoder, tmp_path) == pytest.approx(exact_gain, abs=1e-3)
     assert exact_gain > 0.5
 

@@ -229,7 +229,7 @@ class RerankerService(Service):
             self._readiness.ready = serving or settings.default_reranker != "remote"
 
         remote = RemoteReranker(
-            settings.remote_client(spans=Spans(self._telemetry)),
+            settings.remote_client(spans=Spans(self._telemetry), tei=settings.remote_server == "tei"),
             server=settings.remote_server,
             model=settings.remote_model,
             scale=settings.remote_scores,

@@ -211,7 +211,7 @@ class RetrieverService(Service):
                 f"{variable(settings, 'encoder')} is {REMOTE!r}: the model server pools"
             )
         try:
-            client = settings.remote_client(spans=Spans(self._telemetry))
+            client = settings.remote_client(spans=Spans(self._telemetry), tei=settings.remote_server == "tei")
         except SettingsError as error:
             raise CannotStart(str(error)) from None
         encoder = RemoteEncoder(

@@ -161,9 +161,9 @@ class _Walk:
             self.block(element)
 
     def _flush(self) -> None:
-        text = "".join(self._pieces)
+        if text := _tidy("".join(self._pieces)):
+            self._outline.add(Kind.PARAGRAPH, text)
         self._pieces.clear()
-        self._outline.add(Kind.PARAGRAPH, _tidy(text))
 
     def _text(self, element: lxml_html.HtmlElement) -> str:
         """Return the text of an element without blocks, with white space as it is shown."""

@@ -24,6 +24,7 @@ _REPEATED_PAGES: Final = 3
 _OCR_SCALE: Final = 2.0
 """Pixels of a page that is recognized, of 1/72 inch."""
 _NUMBER: Final = re.compile(r"(?:page\s*)?[-–]?\s*\d+\s*(?:(?:of|/)\s*\d+\s*)?[-–]?", re.IGNORECASE)
+_DIVIDED: Final = re.compile(r"\x02\s*")
 _DIGITS: Final = re.compile(r"\d+")
 _ENDS: Final = re.compile(r"[.!?:;…][\"'”’)\]]*$")
 _ITEM: Final = re.compile(r"(?:[•‣▪●◦*–-]|\d{1,3}[.)])\s")
@@ -39,12 +40,14 @@ class _Line:
         page: from 1.
         top: its upper end. Points, from the bottom of the page.
         height: height of its first letter's box. Points.
+        size: that height to half a point: sizes that differ less are one. Points.
     """
 
     text: str
     page: int
     top: float
     height: float
+    size: float
 
 
 def read(source: Source) -> Document:
@@ -128,7 +131,8 @@ def _lines(page: Any, number: int, most: int) -> Iterator[_Line]:
         for piece in text_page.get_text_range().split("\r\n"):
             if piece.strip():
                 top, height = _place(text_page, at + len(piece) - len(piece.lstrip()), box)
-                yield _Line(piece.strip(" \t").replace("\ufffe", "\x02"), number, top, height)
+                said = piece.strip(" \t").replace("\ufffe", "\x02")
+                yield _Line(said, number, top, height, round(height * 2) / 2)
             at += len(piece) + 2
     finally:
         text_page.close()
@@ -149,7 +153,7 @@ def _recognized(page: Any, number: int, ocr: Ocr) -> list[_Line]:
     for line in ocr(image).splitlines():
         top -= 1.0
         if line.strip():
-            lines.append(_Line(line.strip(), number, top, 1.0))
+            lines.append(_Line(line.strip(), number, top, 1.0, 1.0))
     return lines
 
 
@@ -210,7 +214,7 @@ def _structured(
             if by_title and (known := by_title.pop(_normal(line.text), None)) is not None:
                 end()
                 outline.heading(known, line.text, page)
-            elif (found := levels.get(_rounded(line.height))) is not None:
+            elif (found := levels.get(line.size)) is not None:
                 end()
                 together = _same_size(lines[at : at + _MAX_HEADING_LINES])
                 outline.heading(found, _joined(together), page)
@@ -227,7 +231,7 @@ def _sizes(lines: Sequence[_Line]) -> dict[float, int]:
     """Return the levels of headings by the height of their letters."""
     counts: Counter[float] = Counter()
     for line in lines:
-        counts[_rounded(line.height)] += len(line.text)
+        counts[line.size] += len(line.text)
     if not counts:
         return {}
     most = counts.most_common(1)[0][0]
@@ -240,7 +244,7 @@ def _same_size(lines: Sequence[_Line]) -> list[_Line]:
     first = lines[0]
     together = [first]
     for line in lines[1:]:
-        if _rounded(line.height) != _rounded(first.height) or _begins(together[-1], line):
+        if line.size != first.size or _begins(together[-1], line):
             break
         together.append(line)
     return together
@@ -269,16 +273,11 @@ def _joined(lines: Sequence[_Line]) -> str:
             text += ("\n" if _ITEM.match(line.text) else " ") + line.text
         else:
             text = line.text
-    return re.sub("\x02\\s*", "", text)
+    return _DIVIDED.sub("", text) if "\x02" in text else text
 
 
 def _normal(text: str) -> str:
     return " ".join(text.split()).casefold()
-
-
-def _rounded(height: float) -> float:
-    """Return a height to half a point: sizes that differ less are one."""
-    return round(height * 2) / 2
 
 
 def _numbers(pages: Sequence[int]) -> str:

@@ -54,8 +54,9 @@ def read(source: Source) -> Document:
             found = part.style
             styles[style_id] = (found.name or "") if found is not None else ""
         style = styles[style_id]
-        for link in part.hyperlinks:
-            outline.link(link.text, link.address)
+        if part._p.find(_LINK) is not None:
+            for link in part.hyperlinks:
+                outline.link(link.text, link.address)
         if not text:
             continue
         if (depth := _list_depth(part, style)) is not None:

@@ -11,7 +11,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 import httpx
 from opentelemetry import context as otel_context
@@ -64,10 +65,18 @@ class RemoteClient:
         spans: makes a span of each request; None makes none.
 
     Raises:
-        RemoteOptionError: a file of the options cannot be used.
+        RemoteOptionError: a file of the options cannot be used, or an address is not of HTTP.
     """
 
+    SCHEMES: ClassVar[tuple[str, ...]] = ("http", "https")
+    """Schemes of the addresses that this client calls."""
+
     def __init__(self, options: RemoteOptions, spans: Spans | None = None) -> None:
+        for url in options.urls:
+            if urlsplit(url).scheme not in self.SCHEMES:
+                raise RemoteOptionError(
+                    "urls", f"{url!r} must begin with {' or '.join(f'{one}://' for one in self.SCHEMES)} here"
+                )
         self.options = options
         self._spans = spans or Spans(Telemetry.disabled())
         try:
@@ -75,7 +84,7 @@ class RemoteClient:
         except ApiKeyError as error:
             raise RemoteOptionError("api_key_file", str(error)) from None
         if options.sends_key_in_the_clear:
-            _log.warning("the key goes to a model server without TLS: use https:// addresses")
+            _log.warning("the key goes to a model server without TLS: use https:// or grpcs:// addresses")
         self._pool = EndpointPool(options.urls, options.rest_s)
         self.places = TenantPlaces(
             options.in_flight, share=options.tenant_share, where="the model server", margin_s=MARGIN_S

@@ -28,6 +28,10 @@ class RemoteOptionError(ValueError):
         self.option = option
 
 
+_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
+_WITH_TLS: Final = ("https", "grpcs")
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
     """Where the servers are, and how they are called.
@@ -112,7 +116,7 @@ class RemoteOptions:
     def sends_key_in_the_clear(self) -> bool:
         """Return whether the key goes to another machine without TLS."""
         return self.api_key_file is not None and any(
-            not url.startswith("https://") and not _is_loopback(urlsplit(url).hostname or "")
+            urlsplit(url).scheme not in _WITH_TLS and not _is_loopback(urlsplit(url).hostname or "")
             for url in self.urls
         )
 
@@ -132,8 +136,10 @@ def check_url(url: str) -> None:
         raise RemoteOptionError("urls", "a base URL cannot be read; http://HOST:PORT/v1 is one") from None
     if "@" in parts.netloc:
         raise RemoteOptionError("urls", "a base URL must not hold a user or password; name a key file")
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_one:
+    if parts.scheme not in _SCHEMES or not parts.hostname or not port_is_one:
         raise RemoteOptionError("urls", f"{url!r} is no base URL; http://HOST:PORT/v1 is one")
+    if speaks_grpc(url) and parts.path not in ("", "/"):
+        raise RemoteOptionError("urls", f"{url!r} must have no path: grpc://HOST:PORT is one of gRPC")
     if (
         "?" in url
         or "#" in url
@@ -142,11 +148,16 @@ def check_url(url: str) -> None:
         raise RemoteOptionError("urls", f"{url!r} must have no query, fragment or blank")
 
 
+def speaks_grpc(url: str) -> bool:
+    """Return whether a base URL is of a server that speaks gRPC."""
+    return url.startswith(("grpc://", "grpcs://"))
+
+
 def server_name(url: str) -> str:
     """Return the ``host:port`` of a base URL."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = parts.port or (443 if parts.scheme in _WITH_TLS else 80)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -9,17 +9,18 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from evenmesh_kit.remote.client import RemoteClient
-from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions, check_url
+from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions, check_url, speaks_grpc
+from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
 from evenmesh_kit.settings import ServiceSettings, SettingsError, variable
 from evenmesh_kit.telemetry.spans import Spans
 
 
 class RemoteSettings(ServiceSettings):
-    """Settings of a service that calls model servers of other projects over HTTP."""
+    """Settings of a service that calls model servers of other projects over HTTP, or TEI over gRPC."""
 
     remote_urls: Annotated[tuple[str, ...], NoDecode] = ()
-    """Base URLs of the model servers, separated by commas, such as ``http://127.0.0.1:8000/v1``; several must
-    answer alike."""
+    """Base URLs of the model servers, separated by commas, such as ``http://127.0.0.1:8000/v1``, or
+    ``grpc://127.0.0.1:8080`` (``grpcs://`` with TLS) of a TEI that speaks gRPC; several must answer alike."""
     remote_api_key: Path | None = None
     """File of the key that the model servers ask for, read again when it changes."""
     remote_ca: Path | None = None
@@ -68,12 +69,15 @@ class RemoteSettings(ServiceSettings):
             )
         return value
 
-    def remote_client(self, urls: tuple[str, ...] = (), spans: Spans | None = None) -> RemoteClient:
+    def remote_client(
+        self, urls: tuple[str, ...] = (), spans: Spans | None = None, *, tei: bool = False
+    ) -> RemoteClient:
         """Return a client of the model servers; call it on the event loop.
 
         Args:
             urls: base URLs; empty: those of the settings.
             spans: makes a span of each request; None makes none.
+            tei: whether they are TEI's, which may speak gRPC.
 
         Raises:
             SettingsError: there is no base URL, or a file cannot be used; names the setting.
@@ -82,10 +86,12 @@ class RemoteSettings(ServiceSettings):
             raise SettingsError(
                 f"{variable(self, 'remote_urls')}: must name a model server, such as http://127.0.0.1:8000/v1"
             )
+        chosen = urls or self.remote_urls
+        kind = TeiGrpcClient if tei and any(map(speaks_grpc, chosen)) else RemoteClient
         try:
-            return RemoteClient(
+            return kind(
                 RemoteOptions(
-                    urls=urls or self.remote_urls,
+                    urls=chosen,
                     api_key_file=self.remote_api_key,
                     ca_file=self.remote_ca,
                     certificate_file=self.remote_certificate,

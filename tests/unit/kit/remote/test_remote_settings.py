@@ -8,6 +8,7 @@ import pytest
 from pydantic_settings import SettingsConfigDict
 
 from evenmesh_kit.remote.settings import RemoteSettings
+from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
 from evenmesh_kit.settings import SettingsError, load
 
 
@@ -89,3 +90,15 @@ def test_files_that_cannot_be_used_name_their_variable(
     with pytest.raises(SettingsError) as caught:
         settings.remote_client()
     assert str(caught.value).startswith(f"EVENMESH_TEST_REMOTE_{name}: ")
+
+
+async def test_only_tei_is_called_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read(monkeypatch, URLS="grpc://127.0.0.1:8080")
+    client = settings.remote_client(tei=True)
+    assert isinstance(client, TeiGrpcClient)
+    await client.close()
+    with pytest.raises(SettingsError, match=r"EVENMESH_TEST_REMOTE_URLS: .*http://"):
+        settings.remote_client()
+    mixed = read(monkeypatch, URLS="grpc://127.0.0.1:8080,http://127.0.0.1:8081")
+    with pytest.raises(SettingsError, match=r"EVENMESH_TEST_REMOTE_URLS: .*grpc://"):
+        mixed.remote_client(tei=True)
