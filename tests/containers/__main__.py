@@ -314,7 +314,7 @@ def _environment(name: str, ports: Mapping[str, int], also: _Also) -> dict[str, 
         target = key.removeprefix(prefix).removesuffix("_TARGET").lower()
         variables[key] = f"dns:///127.0.0.1:{ports[target]}"
     here = {"HOST": "127.0.0.1", "PORT": str(ports[name]), "METRICS_PORT": "0", "GRACE_S": str(GRACE_S)}
-    return variables | {prefix + key: value for key, value in (here | also.get(name, {})).items()}
+    return variables | {prefix + key: value for key, value in {**here, **also.get(name, {})}.items()}
 
 
 def _until_serving(client: Client, running: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
