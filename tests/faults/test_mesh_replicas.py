@@ -265,7 +265,7 @@ class Talk:
     async def go_on(self) -> None:
         self._turn += 1
         async with self._client.converse(conversation_id=self._id, **({} if self._id else HOW)) as talk:
-            await talk.answer(QUESTIONS[self._turn])
+            await talk.answer(QUESTIONS[self._turn % len(QUESTIONS)])
             assert talk.turn == self._turn
             self._id = talk.id
 
