@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz fuzz-readers schemathesis gateway-questions locks \
+  docs bench rerank-table statistics load-test chaos rolling replicas soak largest containers attack fuzz fuzz-readers schemathesis gateway-questions locks \
   vulnerabilities sbom train-pointer notebooks typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
@@ -210,13 +210,16 @@ chaos: install ## Kills, stops and a bad network for ten minutes, on every servi
 rolling: install ## Replace every service while 50 asks are in flight
 	EVENMESH_ROLLING_ASKS=50 $(BIN)/python -m pytest -s tests/faults/test_rolling.py
 
+replicas: install ## Kill and replace one of two of every service, ten times each, while 50 asks are in flight (an hour)
+	EVENMESH_REPLICAS_ASKS=50 EVENMESH_REPLICAS_ROUNDS=10 $(BIN)/python -m pytest -n 0 -s tests/faults/test_mesh_replicas.py
+
 largest: install ## The largest request that each method takes: CPU seconds and memory
 	EVENMESH_LARGEST=1 $(BIN)/python -m pytest -s tests/faults/test_largest_requests.py
 
 soak: install ## An hour of load: memory and descriptors
 	EVENMESH_SOAK_MESH_S=$${EVENMESH_SOAK_MESH_S:-3600} $(BIN)/python -m pytest -s tests/faults/test_soak.py
 
-containers: install ## Build the images with buildah, run the mesh from them with podman, ask and end it
+containers: install ## Build the images with buildah, run the mesh from them within their memory, ask and end it
 	$(BIN)/python -m tests.containers $(ARGS)
 
 attack: install ## Ten minutes of everything that one tenant can do to another, on a real mesh

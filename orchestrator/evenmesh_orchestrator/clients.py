@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeVar, cast
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 _OBSERVE_TIMEOUT_S: Final = 60.0
 _HEALTH_TIMEOUT_S: Final = 5.0
+_LEAST_S: Final = 0.001
 
 
 class _Client:
@@ -80,17 +82,34 @@ class _Client:
         request: object,
         *,
         timeout_s: float,
-        repeatable: bool = False,
+        again: bool = True,
+        hedged: bool = False,
     ) -> T:
-        """Make a unary call through the breaker; hedge it if it is repeatable."""
+        """Make a unary call through the breaker.
+
+        Args:
+            method: of the stub.
+            request: what it takes.
+            timeout_s: for all attempts. Seconds.
+            again: whether it is made once more where the process or the connection ends meanwhile: gRPC does
+                so by itself only where the status is UNAVAILABLE and nothing of the answer has come.
+            hedged: whether a second one may be made while the first is slow.
+        """
+        ends = time.monotonic() + timeout_s
 
         async def call() -> T:
             try:
-                return await method(request, timeout=timeout_s)
+                return await method(request, timeout=max(_LEAST_S, ends - time.monotonic()))
             except grpc.RpcError as error:
                 raise _translated(error, self.NAME, self.FIELDS) from error
 
-        return await self._upstream.call(call, timeout_s=timeout_s, repeatable=repeatable)
+        try:
+            return await self._upstream.call(call, timeout_s=timeout_s, repeatable=hedged)
+        except Unanswered:
+            left_s = ends - time.monotonic()
+            if not again or left_s <= _LEAST_S:
+                raise
+        return await self._upstream.call(call, timeout_s=left_s)
 
 
 class RetrieverClient(_Client):
@@ -108,7 +127,9 @@ class RetrieverClient(_Client):
         """Retrieve; see the port."""
         request = codec.retrieve_request(ask, k=k, sampling=sampling)
         # A web search is never repeated: it costs money, and its results may differ.
-        response = await self._call(self._stub.Retrieve, request, timeout_s=timeout_s, repeatable=not ask.web)
+        response = await self._call(
+            self._stub.Retrieve, request, timeout_s=timeout_s, again=not ask.web, hedged=not ask.web
+        )
         return codec.pool(response, id_prefix=ask.id_prefix)
 
 
@@ -145,7 +166,7 @@ class RerankerClient(_Client):
                 first=None if first is None else replace(first, scores=first.scores[list(some)]),
             )
             left_s = until.budget(margin_s=0.0)
-            response = await self._call(self._stub.Rerank, request, timeout_s=left_s, repeatable=True)
+            response = await self._call(self._stub.Rerank, request, timeout_s=left_s, hedged=True)
             scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
             if len(scores) != len(some) or not np.isfinite(scores).all():
                 raise _upstream_error("the reranker did not score every passage")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,15 @@ TOOLS: Final = {
     "buildah": "buildah",
     "podman": "podman",
     "crun": "crun",
+    "runc": "runc",
     "mmdebstrap": "mmdebstrap",
     "unshare": "util-linux",
 }
 """What is needed, and the Debian package that brings it."""
+_MEMORY: Final = Path("/sys/fs/cgroup/memory")
+_TRIED_MIB: Final = 64
+_USER: Final = 10001
+_KILLED: Final = 137
 BASE_PACKAGES: Final = "python3,python3-venv,python-is-python3,ca-certificates"
 
 # Beside Kubernetes' own probes nothing asks for it here, and its image is in a registry that may be out of reach.
@@ -46,6 +52,11 @@ class Engine:
 
     Args:
         folder: where images and containers are kept; a second build finds the first one's base there.
+
+    Attributes:
+        limits_memory: whether this machine's control groups can hold a container to an amount of memory. Podman and
+            runc of Debian do it by the controller `memory` of version 1; where a machine has another, containers run
+            without control groups.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,6 +64,7 @@ class Engine:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._store = ["--root", str(self.folder / "store"), "--runroot", str(self.folder / "run")]
         self._environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
+        self.limits_memory = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)
 
     def buildah(self, *arguments: str) -> str:
         """Run buildah and return what it printed.
@@ -67,8 +79,11 @@ class Engine:
         return done.stdout.strip()
 
     def podman(self, *arguments: str) -> list[str]:
-        """Return the command that runs podman in a mount namespace of its own, with its control groups."""
-        podman = ["podman", *self._store, "--cgroup-manager", "cgroupfs", "--runtime", "crun", *arguments]
+        """Return the command that runs podman: with control groups, or in a mount namespace of its own without."""
+        runtime = "runc" if self.limits_memory else "crun"
+        podman = ["podman", *self._store, "--cgroup-manager", "cgroupfs", "--runtime", runtime, *arguments]
+        if self.limits_memory:
+            return podman
         mounted = 'mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null; exec "$@"'
         return ["unshare", "--mount", "sh", "-c", mounted, "podman", *podman]
 
@@ -101,13 +116,24 @@ class Engine:
         self._commit(name, folder, "/ko-app")
         return name
 
-    def build(self, service: str, arguments: Mapping[str, str]) -> str:
-        """Build a service's image by the Dockerfile, with this machine's settings of pip; return its name."""
-        name = f"localhost/evenmesh-{service}"
+    def build(self, service: str, arguments: Mapping[str, str], name: str) -> None:
+        """Build a service's image by the Dockerfile, with this machine's settings of pip."""
         given = [f"--build-arg={key}={value}" for key, value in {"SERVICE": service, **arguments}.items()]
         target = ["--target", "service", "--tag", name, "--format", "docker", "--isolation", "chroot"]
         self.buildah("bud", "--network", "host", "--quiet", *self._volumes(), *given, *target, ".")
-        return name
+
+    def is_held_to_memory(self, image: str) -> bool:
+        """Return whether a container of an image with Python is ended where it takes more memory than it may.
+
+        Raises:
+            CalledProcessError: no container runs here.
+        """
+        limits = self._limits(_TRIED_MIB)
+        for taken_mib in (0, 2 * _TRIED_MIB):
+            take = ["python", "-c", f"b'1' * ({taken_mib} << 20)"]
+            command = self.podman("run", "--rm", "--network", "host", *limits, image, *take)
+            done = subprocess.run(command, capture_output=True, check=not taken_mib)
+        return done.returncode == _KILLED
 
     def size_mib(self, image: str) -> float:
         """Return the size of an image, its base included. MiB."""
@@ -117,37 +143,47 @@ class Engine:
 
     @contextmanager
     def running(
-        self, image: str, environment: Mapping[str, str], log: Path, pid_file: Path
+        self, image: str, environment: Mapping[str, str], log: Path, pid_file: Path, memory_mib: float
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Run an image as a pod of the manifests does: user 10001, root read-only, no capability.
 
         It is sent SIGTERM at the end of the block.
 
+        Args:
+            image: its name.
+            environment: its variables.
+            log: where its output goes.
+            pid_file: where its process id is written.
+            memory_mib: what it may have, where control groups can hold it to that. MiB.
+
         Raises:
             TimeoutExpired: it has not ended a minute later.
         """
-        limits = ["--cgroups=disabled", "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=10000:10000"]
         rights = [
             "--user",
-            "10001:10001",
+            f"{_USER}:{_USER}",
             "--read-only",
             "--cap-drop",
             "ALL",
             "--security-opt",
             "no-new-privileges",
         ]
-        scratch = [f"--tmpfs={path}:rw,size=1g,mode=1777" for path in ("/tmp", "/var/lib/evenmesh")]  # noqa: S108
+        # runc gives a temporary file system the mode of the folder below it, and root as its owner.
+        home = Path(tempfile.mkdtemp(prefix="home-", dir=self.folder))
+        shutil.chown(home, _USER, _USER)
+        places = ["--tmpfs=/tmp:rw,size=1g,mode=1777", f"--volume={home}:/var/lib/evenmesh"]
         variables = [f"--env={name}={value}" for name, value in environment.items()]
         command = self.podman(
             "run",
             "--rm",
+            "--no-healthcheck",  # it would ask systemd for a timer
             "--pidfile",
             str(pid_file.resolve()),
             "--network",
             "host",
-            *limits,
+            *self._limits(memory_mib),
             *rights,
-            *scratch,
+            *places,
             *variables,
             image,
         )
@@ -159,6 +195,26 @@ class Engine:
             if process.poll() is None:
                 process.terminate()
                 process.wait(60)
+            shutil.rmtree(home, ignore_errors=True)
+
+    def peak_mib(self, pid: int) -> float:
+        """Return the most memory that the container of a process had. MiB.
+
+        With control groups all of it counts, files in memory too; else what its first process had at once.
+        """
+        if self.limits_memory:
+            lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
+            path = next(line.split(":", 2)[2] for line in lines if line.split(":")[1] == "memory")
+            return int((_MEMORY / path.lstrip("/") / "memory.max_usage_in_bytes").read_text()) / 2**20
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+    def _limits(self, memory_mib: float) -> list[str]:
+        memory = f"{memory_mib:.0f}m"
+        groups = (
+            ["--memory", memory, "--memory-swap", memory] if self.limits_memory else ["--cgroups=disabled"]
+        )
+        return [*groups, "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=10000:10000"]
 
     @contextmanager
     def _mounted(self, image: str) -> Iterator[str]:

@@ -230,9 +230,11 @@ async def test_tenants_have_nothing_to_do_with_each_other(store: ObservationStor
     assert list(await store.configurations("nobody", before=None, limit=9)) == []
 
 
-async def test_concurrent_appends_store_each_id_once(url: URL, store: ObservationStore, clock: Clock) -> None:
-    # Two evaluators on one database, eight writers, all with the same ids in different orders.
-    other = SqlObservationStore(url, lock_timeout_s=30, clock=clock)
+async def test_concurrent_appends_store_each_id_once(url: URL, clock: Clock) -> None:
+    # Two evaluators on one database, eight writers, all with the same ids in different orders. SQLite gives its lock to anyone
+    # who asks for it at the right moment: on a slow machine one writer can wait while all others write.
+    store, other = (SqlObservationStore(url, lock_timeout_s=600, clock=clock) for _ in range(2))
+    await store.open()
     await other.open()
 
     async def write(writer: int) -> int:
@@ -250,6 +252,7 @@ async def test_concurrent_appends_store_each_id_once(url: URL, store: Observatio
         assert report.estimates["ee_d"].count == 40
         assert report.stages[Stage.RETRIEVE].count == 40
     finally:
+        await store.close()
         await other.close()
 
 

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_kit.storage.tenant_log import MAX_DELIVERIES, LogEntry, LogSettingError, RedisLog, TenantLog
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, running
 
 MOST = 5
 
@@ -25,12 +25,8 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     """A server that keeps everything on disk."""
-    server = RedisServer(durable=True)
-    try:
-        server.start()
+    with running(durable=True) as server:
         yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture
@@ -159,15 +155,11 @@ async def test_a_cancelled_call_ends(server: RedisServer, steps: int) -> None:
 
 
 async def test_a_log_in_memory_alone_takes_nothing() -> None:
-    server = RedisServer()
-    server.start()
-    log = RedisLog(server.url, "test", max_entries=MOST, variable="LOG")
-    try:
+    with running() as server:
+        log = RedisLog(server.url, "test", max_entries=MOST, variable="LOG")
         with pytest.raises(Unavailable, match="appendonly yes"):
             await log.append("a", [b"1"])
-    finally:
         await log.close()
-        server.end()
 
 
 def test_a_setting_that_is_no_url_is_named_without_its_password() -> None:

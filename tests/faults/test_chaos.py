@@ -18,14 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, select
 
 from evenmesh import AsyncClient, MeshError
 from evenmesh.resending import ATTEMPTS
-from evenmesh_reranker.backends.sql.database import Database
-from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK
 from tests.faults.chaos.faults import Fault, drawn
 from tests.faults.chaos.load import RUN, TIMEOUT_S, Load, Seen
+from tests.faults.chaos.stored import feedback_of, written
 from tests.faults.chaos.world import World
 from tests.support.postgres import Postgres
 
@@ -76,8 +74,8 @@ async def test_what_was_acknowledged_survives_anything(postgres: Postgres, tmp_p
         await load.end()
         queries = await _observed(world, seen)
         observed = list(queries)
-        written = await _written(world)
-    stored = await _stored(postgres)
+        kept = await written(world.addresses)
+    stored = await feedback_of(postgres)
     _tell(seen, suffered, recoveries)
 
     assert not seen.untyped
@@ -92,8 +90,8 @@ async def test_what_was_acknowledged_survives_anything(postgres: Postgres, tmp_p
     assert set(seen.given) <= set(stored), "acknowledged feedback is lost"
     assert max(stored.values()) == 1
     for name, ids in seen.written.items():
-        assert set(ids) <= set(written[name]), "an acknowledged passage is lost"
-        assert max(Counter(written[name]).values()) == 1
+        assert set(ids) <= set(kept[name]), "an acknowledged passage is lost"
+        assert max(Counter(kept[name]).values()) == 1
 
 
 async def _observed(world: World, seen: Seen) -> dict[str, str]:
@@ -111,26 +109,6 @@ async def _observed(world: World, seen: Seen) -> dict[str, str]:
                 assert (await client.report(RUN)).num_observations == len(found)
                 return queries
             await asyncio.sleep(0.5)
-
-
-async def _written(world: World) -> dict[str, list[str]]:
-    async with AsyncClient(world.addresses, timeout=TIMEOUT_S) as client:
-        return {
-            one.name: [passage.id async for passage in client.passages(one.name)]
-            for one in await client.collections()
-        }
-
-
-async def _stored(postgres: Postgres) -> Counter[str]:
-    """Ids of feedback in the database; the sum that agents have agrees with them."""
-    database = Database(make_url(postgres.url))
-    await database.open()
-    async with database.read() as connection:
-        stored = Counter(await connection.scalars(select(FEEDBACK.c.id)))
-        counted = sum(await connection.scalars(select(AGENTS.c.stored)))
-    await database.close()
-    assert counted == stored.total()
-    return stored
 
 
 def _tell(seen: Seen, suffered: list[Fault], recoveries: list[float]) -> None:

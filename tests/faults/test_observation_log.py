@@ -20,7 +20,7 @@ from evenmesh_orchestrator.observations.outbox import Outbox
 from evenmesh_orchestrator.observations.relay import OutboxRelay
 from tests.faults.test_evaluator_replicas import SERVICE, _encoded
 from tests.support.killable import Killable
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, running
 from tests.unit.orchestrator.test_relay import _observation as asked
 
 STEP = 150
@@ -33,12 +33,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
     """A server that keeps everything on disk."""
-    server = RedisServer(durable=True)
-    try:
-        server.start()
+    with running(durable=True) as server:
         yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture

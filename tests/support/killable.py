@@ -56,6 +56,19 @@ class Killable:
     async def start(self) -> None:
         """Starts it and waits until it serves."""
         self._running = await self._spawned()
+        await self.serves()
+
+    async def wait_for_folder(self) -> None:
+        """Starts it, and waits until it waits for a folder that another one has; then see :meth:`serves`."""
+        self._running = await self._spawned()
+        async with asyncio.timeout(600):
+            while not self._waits_for_lock():
+                assert self._running.poll() is None, f"the {self.name} ended"
+                await asyncio.sleep(0.1)
+
+    async def serves(self) -> None:
+        """Waits until it serves."""
+        assert self._running is not None
         await self._serves(self._running)
 
     async def replace(self, *, waits_for_end: bool = False) -> None:

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import ports
@@ -81,3 +83,18 @@ class RedisServer:
         """Kill it and remove its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def running(*, durable: bool = False) -> Iterator[RedisServer]:
+    """A server that runs while the block does.
+
+    Args:
+        durable: whether every write is on disk before it is acknowledged; else nothing ever is.
+    """
+    server = RedisServer(durable=durable)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()

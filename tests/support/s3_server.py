@@ -52,4 +52,5 @@ def s3_server() -> Iterator[str]:
 def put(address: str, data: bytes) -> None:
     """Make a bucket or an object, as S3's REST does it."""
     signed = "AWS4-HMAC-SHA256 Credential=test/20261125/us-east-1/s3/aws4_request"
-    httpx.put(address, content=data, headers={"authorization": signed}, trust_env=False).raise_for_status()
+    headers = {"authorization": signed}
+    httpx.put(address, content=data, headers=headers, trust_env=False, timeout=60).raise_for_status()

@@ -114,10 +114,11 @@ class GenerationStage:
             yield Answered(answer, samples, citations_of(answer, passages))
 
     async def _parts(self, prompt: GenerateRequest, budget_s: float) -> AsyncGenerator[str | Answer, None]:
-        """Yield the parts of an answer; where its generator ends within it, another writes it again, once.
+        """Yield the parts of an answer; where its generator ends, another writes it again, once.
 
-        What was sent cannot be taken back, so the other one must begin with the same words, as it does unless
-        they are drawn without a seed.
+        gRPC sends a call again that nobody has begun to answer, and not what ends between its head and its
+        first word. What was sent cannot be taken back, so the other one must begin with the same words, as it
+        does unless they are drawn without a seed.
 
         Raises:
             MeshError: the generator failed, or ended and the other one began with other words.
@@ -148,7 +149,7 @@ class GenerationStage:
             except Unanswered as error:
                 if whole:
                     return
-                if broken is not None or not said:
+                if broken is not None:
                     raise
                 broken = error
 

@@ -1,4 +1,4 @@
-"""Eight clients that ask, give feedback and ingest, and note what they were promised."""
+"""Clients that ask, give feedback and ingest, and note what they were promised."""
 
 from __future__ import annotations
 
@@ -69,10 +69,14 @@ class Load:
         seen: what they note.
         passages: most passages that a writer has; then it writes them anew, with other texts. None: it goes on
             with more.
+        askers: how many of them ask.
     """
 
-    def __init__(self, addresses: Addresses, seen: Seen, *, passages: int | None = None) -> None:
+    def __init__(
+        self, addresses: Addresses, seen: Seen, *, passages: int | None = None, askers: int = ASKERS
+    ) -> None:
         self._addresses = addresses
+        self._askers = askers
         self._seen = seen
         self._passages = passages
         self._ended = asyncio.Event()
@@ -84,7 +88,7 @@ class Load:
             await client.ingest(demo.passages()[:60], COLLECTION)
             for writer in range(WRITERS):
                 await client.create_collection(f"written-{writer}")
-        kinds = ((ASKERS, self._ask), (GIVERS, self._give), (WRITERS, self._write))
+        kinds = ((self._askers, self._ask), (GIVERS, self._give), (WRITERS, self._write))
         self._tasks = [asyncio.create_task(work(number)) for count, work in kinds for number in range(count)]
 
     async def end(self) -> None:

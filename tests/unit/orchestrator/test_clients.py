@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from evenmesh.common.v1.common_pb2 import Agent
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.limits import TenantLimits
@@ -355,6 +357,55 @@ def _rerank(behaviour: Any) -> dict[str, Any]:
 async def _ranked(client: RerankerClient, *, timeout_s: float = 30) -> list[float]:
     relevance = await client.rerank("q", [passage("a")], agent=Agent(), reranker="x", timeout_s=timeout_s)
     return [float(score) for score in relevance.scores]
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+async def test_a_call_whose_process_ends_is_made_once_more(code: grpc.StatusCode) -> None:
+    """gRPC makes none again that ends so."""
+    calls = 0
+
+    async def ending(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        nonlocal calls
+        calls += 1
+        if calls % 3:  # the first and the second of three
+            await context.abort(code, "Stream removed")
+        return reranker_pb.RerankResponse(scores=[0.5])
+
+    server, port = await _server(**_rerank(ending))
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with RerankerClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        client = RerankerClient(channel)
+        with pytest.raises(Unanswered):
+            await _ranked(client)
+        assert calls == 2
+        assert await _ranked(client) == [0.5]
+        calls = 1
+        assert await _ranked(client) == [0.5]
+        assert calls == 3
+    await server.stop(0)
+
+
+async def test_a_search_of_the_web_whose_process_ends_is_not_made_again() -> None:
+    calls = 0
+
+    async def ending(request: Any, context: Any) -> retriever_pb.RetrieveResponse:
+        nonlocal calls
+        calls += 1
+        await context.abort(grpc.StatusCode.INTERNAL, "Stream removed")
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        ending,
+        request_deserializer=retriever_pb.RetrieveRequest.FromString,
+        response_serializer=retriever_pb.RetrieveResponse.SerializeToString,
+    )
+    server, port = await _server(evenmesh_retriever_v1_RetrieverService_Retrieve=handler)
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with RetrieverClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        for asked, made in ((replace(ask(), web="searx"), 1), (ask(), 3)):
+            with pytest.raises(Unanswered):
+                await RetrieverClient(channel).retrieve(asked, k=5, sampling=None, timeout_s=30)
+            assert calls == made
+    await server.stop(0)
 
 
 async def test_a_silent_upstream_is_not_called_and_found_again() -> None:

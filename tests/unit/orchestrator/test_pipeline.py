@@ -458,6 +458,23 @@ async def test_another_generator_writes_again_what_one_that_ended_had_begun(
         assert not _all(events, Degraded)
 
 
+async def test_another_generator_writes_what_one_that_ended_had_not_begun(mesh: Mesh) -> None:
+    calls: list[float] = []
+
+    async def stream(prompt: object, *, timeout_s: float) -> AsyncIterator[str | generator_pb.Answer]:
+        calls.append(timeout_s)
+        if len(calls) == 1:  # after its head, say: gRPC sends that no more
+            raise Unanswered("UPSTREAM_UNAVAILABLE", "the generator is unavailable")
+        yield "a"
+        yield generator_pb.Answer(text="a")
+
+    mesh.generator.stream = stream  # type: ignore[method-assign,assignment]
+    events = await mesh.run(ask(k=1))
+    assert _only(events, Answered).answer.text == "a"
+    assert not _all(events, Degraded)
+    assert len(calls) == 2
+
+
 async def test_a_generator_that_never_says_how_it_ended_has_no_answer(mesh: Mesh) -> None:
     async def nothing(prompt: object, *, timeout_s: float):  # type: ignore[no-untyped-def]
         return

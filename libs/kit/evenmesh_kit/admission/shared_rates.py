@@ -11,22 +11,19 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from opentelemetry import metrics
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.admission.limits import TenantLimits
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from evenmesh_kit.redis_client import answer, connect
 
 RATE_LIMITED: Final = "RATE_LIMITED"
 OUT_OF_TOKENS: Final = "OUT_OF_TOKENS"
 
 _ANSWER_S: Final = 1.0
 _PAUSE_S: Final = 1.0
-_CONNECTIONS: Final = 16
 _US: Final = 1_000_000
 _log = logging.getLogger("evenmesh.kit.limits")
 
@@ -96,7 +93,7 @@ class SharedRates:
         meter: metrics.Meter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = _connect(url)
+        self._store = connect(url, _ANSWER_S)
         self._script = self._store.register_script(_SCRIPT)
         self._service = service
         self._required = required
@@ -115,13 +112,13 @@ class SharedRates:
         Raises:
             Unavailable: the store is away and required.
         """
-        answer = await self._run(tenant, limits, needs_token=spends_tokens, calls=1)
-        if answer is None:
+        counted = await self._run(tenant, limits, needs_token=spends_tokens, calls=1)
+        if counted is None:
             if self._required:
                 raise Unavailable("LIMITS_UNAVAILABLE", "the store of limits does not answer; try again")
             self._unshared.add(1)
             return None
-        which, wait_us = answer
+        which, wait_us = counted
         return Excess((RATE_LIMITED, OUT_OF_TOKENS)[which - 1], wait_us / _US) if which else None
 
     def spend(self, tenant: str, limits: TenantLimits, tokens: int) -> None:
@@ -163,8 +160,7 @@ class SharedRates:
         ]
         arguments = [*rates[0], *rates[1], int(needs_token), calls, tokens]
         try:
-            async with asyncio.timeout(_ANSWER_S):
-                which, wait_us = await self._script(keys=names, args=arguments)
+            which, wait_us = await answer(self._script(keys=names, args=arguments), _ANSWER_S)
         except Exception as error:  # noqa: BLE001 - whatever the store's library raises, it is away
             self._ask_again_at = self._clock() + _PAUSE_S
             if not self._away:
@@ -176,15 +172,3 @@ class SharedRates:
             self._away = False
             _log.info("the store of limits answers: limits hold for all replicas")
         return int(which), int(wait_us)
-
-
-def _connect(url: str) -> Redis:
-    """Return a client that never resends a command automatically: a call would count twice."""
-    from redis.asyncio import BlockingConnectionPool, Redis
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    pool = BlockingConnectionPool.from_url(
-        url, max_connections=_CONNECTIONS, timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0)
-    )
-    return Redis.from_pool(pool)

@@ -11,14 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
 from evenmesh.wire.errors import MeshError, Unavailable
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from evenmesh_kit.redis_client import answer, connect
 
 LOG_UNAVAILABLE: Final = "LOG_UNAVAILABLE"
 """Reason of calls while the log does not answer, or is not durable."""
@@ -30,7 +28,6 @@ MAX_DELIVERIES: Final = 5
 _GROUP: Final = "evenmesh"
 _PAYLOAD: Final = b"p"
 _WHY: Final = b"why"
-_CONNECTIONS: Final = 16
 _ANSWER_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _MAX_SET_ASIDE: Final = 10_000
@@ -132,7 +129,7 @@ class RedisLog:
     def __init__(self, url: str, name: str, *, max_entries: int, variable: str) -> None:
         try:
             # The package types a client's answers for both of its modes, with and without decoding.
-            self._server: Any = _connect(url)
+            self._server: Any = connect(url, _ANSWER_S)
         except ImportError:
             words = f"{variable} needs the package redis: in a checkout, pip install './libs/kit[redis]'"
             raise LogSettingError(words) from None
@@ -270,26 +267,15 @@ class RedisLog:
             Unavailable: there is none, or it is an error.
         """
         try:
-            async with asyncio.timeout(_ANSWER_S + more_s):
-                answer = await ask()
+            return await answer(ask(), _ANSWER_S + more_s)
         except MeshError:
             raise
         except Exception as error:
-            _stop_if_cancelled()
             # It may be another server when it is back: without the groups, and in memory alone.
             self._checked = False
             self._grouped.clear()
             words = f"the log does not answer ({type(error).__name__}); try again"
             raise Unavailable(LOG_UNAVAILABLE, words) from error
-        _stop_if_cancelled()
-        return answer
-
-
-def _stop_if_cancelled() -> None:
-    """Raise a cancellation that the package lost: while it connects, it goes on, or raises another error."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _by_tenant(entries: Sequence[LogEntry]) -> dict[str, list[bytes]]:
@@ -309,15 +295,3 @@ def _pairs(found: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]
     if isinstance(found, dict):
         return [(stream, [entry for part in parts for entry in part]) for stream, parts in found.items()]
     return list(found or [])
-
-
-def _connect(url: str) -> Redis:
-    """Return a client that never resends a command automatically: an entry would be added twice."""
-    from redis.asyncio import BlockingConnectionPool, Redis
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    pool = BlockingConnectionPool.from_url(
-        url, max_connections=_CONNECTIONS, timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0)
-    )
-    return Redis.from_pool(pool)

@@ -18,7 +18,7 @@ from evenmesh_kit.admission.metering import Meter
 from evenmesh_kit.admission.shared_rates import OUT_OF_TOKENS, RATE_LIMITED, Excess, SharedRates
 from evenmesh_kit.rpc.server import ServerStartError
 from evenmesh_kit.telemetry.setup import Telemetry
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, running
 
 SLOW = TenantLimits(calls_per_s=0.001, burst=10)
 """Ten calls, and none more while a test lasts."""
@@ -33,12 +33,8 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
     """A server that runs."""
-    server = RedisServer()
-    try:
-        server.start()
+    with running() as server:
         yield server
-    finally:
-        server.end()
 
 
 @asynccontextmanager
@@ -118,9 +114,7 @@ async def test_a_call_takes_one_round_trip(redis: RedisServer) -> None:
 async def test_while_the_store_is_away(required: bool) -> None:
     now = 0.0
     telemetry = Telemetry.in_memory("echo")
-    server = RedisServer()
-    server.start()
-    try:
+    with running() as server:
         async with replica(server, required=required, meter=telemetry.meter, clock=lambda: now) as rates:
             assert await begin(rates, "away") is None
             server.kill()
@@ -141,8 +135,25 @@ async def test_while_the_store_is_away(required: bool) -> None:
             now += 2.0
             begun = [await begin(rates, "away") for _ in range(11)]
             assert begun.count(None) == 10
-    finally:
-        server.end()
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("steps", range(0, 30, 2))
+async def test_a_cancelled_call_does_not_begin(redis: RedisServer, steps: int, required: bool) -> None:
+    async with replica(redis, required=required) as rates:
+
+        async def call() -> None:
+            while True:
+                await begin(rates, "cancelled", TenantLimits(calls_per_s=1e6))
+                await asyncio.sleep(0.001)
+
+        calling = asyncio.create_task(call())
+        for _ in range(steps):  # also while it connects, where the package loses cancellations
+            await asyncio.sleep(0)
+        calling.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.gather(calling, return_exceptions=True)
+        assert calling.cancelled()
 
 
 async def test_a_call_that_the_store_refuses_costs_nothing_here(redis: RedisServer) -> None:
