@@ -12,6 +12,7 @@ from tests.support.programs import required
 ROOT: Final = Path(__file__).parents[2]
 CLIENT: Final = ROOT / "clients" / "typescript"
 AXE: Final = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
+ESBUILD: Final = ROOT / "console" / "node_modules" / ".bin" / "esbuild"
 
 
 def node_with_client() -> str:
@@ -27,3 +28,10 @@ def axe() -> Path:
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: npm ci in console/, which make console does")
     return AXE
+
+
+def esbuild() -> str:
+    """Return the path of esbuild, which bundles scripts; skip the test without it."""
+    if not ESBUILD.is_file():
+        pytest.skip("esbuild is not installed: npm ci in console/, which make console does")
+    return str(ESBUILD)
