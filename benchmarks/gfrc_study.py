@@ -244,7 +244,7 @@ def differences(found: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
                     "system": name,
                     "P(R > 0) − ranked": f"{_signed(_share(pair.dial) - _share(pair.fixed))} "
                     f"[{_signed(low)}, {_signed(high)}]",
-                    "p, Holm": f"{p_value:.3f}",
+                    "p, Holm": f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001",
                     "topics relevant in both": str(int(both.sum())),
                     "GF there − ranked": f"{_signed(fair.value)} [{_signed(fair.low)}, {_signed(fair.high)}]"
                     if fair
