@@ -25,6 +25,7 @@ from benchmarks.page import placed, table
 from benchmarks.shared_data import folder, rows
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.group_fairness import Attribute, Transcript
+from evenmesh_core.group_fairness import conversation as gfrc
 from evenmesh_core.intervals import student_interval
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
 from evenmesh_core.significance import holm, mcnemar
@@ -357,9 +358,7 @@ def _fairness(
 
 
 def _gf(one: Transcript, attributes: Mapping[str, Attribute]) -> float:
-    from evenmesh_core.group_fairness import conversation as score
-
-    return score(one.nuggets(), attributes, patience=1250).group_fairness
+    return gfrc(one.nuggets(), attributes, patience=1250).group_fairness
 
 
 def _share(fairness: FloatArray) -> float:

@@ -17,7 +17,7 @@ from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_core.plackett_luce.policy import log_weights
 from evenmesh_core.plackett_luce.sampling import sample_rankings
 
-PATIENCE: Final = 0.5
+CONTINUATION: Final = 0.5
 """Probability of going on to the next rank."""
 STOPPING: Final = 0.7
 """Probability that a relevant paper ends the search."""
@@ -52,7 +52,7 @@ def attention(useful: FloatArray) -> FloatArray:
     going_on = np.cumprod(1 - stopping, axis=1)
     before = np.concatenate([np.ones((len(useful), 1)), going_on[:, :-1]], axis=1)
     ranks = np.arange(useful.shape[1])
-    found: FloatArray = PATIENCE**ranks * before * stopping
+    found: FloatArray = CONTINUATION**ranks * before * stopping
     return found
 
 
