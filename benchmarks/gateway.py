@@ -18,10 +18,12 @@ from google.protobuf import json_format
 
 from benchmarks import load
 from benchmarks.mesh import CALLERS, COLLECTION, ingest, stand_in_mesh
+from evenmesh.local_mesh import MeshState
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orch
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orch_grpc
+from evenmesh_mesh import MeshSettings, launch, stop
 from evenmesh_mesh.health import http_url
-from evenmesh_mesh.services import GATEWAY
+from evenmesh_mesh.services import GATEWAY, SERVICES
 
 HEADING: Final = "HTTP beside gRPC"
 _GRPC, _REST, _CHAT = "gRPC", "REST, server-sent events", "OpenAI's chat completions, streamed"
@@ -48,37 +50,63 @@ class Way:
     cpu_ms: float
 
 
-def measure(*, rounds: int = 5, count: int = 100, flows: int = 300) -> Mapping[str, Way]:
-    """Return what was measured of each way."""
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of each way: with models that answer at once, and with the bundled ones."""
+
+    at_once: Mapping[str, Way]
+    bundled: Mapping[str, Way]
+
+
+def measure(*, rounds: int = 5, count: int = 100, flows: int = 300) -> Measured:
+    """Return what was measured of each way; with the bundled models by fewer asks."""
     with (
         tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as home,
         stand_in_mesh(Path(home), "benchmarks.stand_in_generator", {}, more=(GATEWAY,)) as state,
     ):
-        asyncio.run(ingest(state.addresses["retriever"]))
-        url, pid = http_url(state.services[GATEWAY.name].address), state.services[GATEWAY.name].pid
-        if pid is None:
-            raise RuntimeError("the gateway does not run here: its CPU cannot be measured")
-        return asyncio.run(_measured(state.addresses["orchestrator"], url, pid, rounds, count, flows))
+        at_once = _ways(state, rounds, count, flows)
+    with tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as home:
+        state = launch(MeshSettings(Path(home), port=0, services=(*SERVICES, GATEWAY)))
+        try:
+            return Measured(at_once, _ways(state, rounds, count // 5, flows // 10))
+        finally:
+            stop(Path(home))
 
 
-def section(found: Mapping[str, Way]) -> str:
+def section(found: Measured) -> str:
     """Return what was measured as a section of docs/science/benchmarks.md."""
-    base = found[_GRPC]
-    table = "\n".join(
-        f"| {name} | {way.p50_ms:.2f} ms ({way.p50_ms / base.p50_ms:.2f}) "
-        f"| {way.first_ms:.2f} ms ({way.first_ms - base.first_ms:+.2f} ms) "
-        f"| {way.per_s:.0f} ({way.per_s / base.per_s:.2f}) | {way.cpu_ms:.1f} ms |"
-        for name, way in found.items()
-    )
     return f"""The same ask (64 tokens streamed, one observation) to a mesh of five processes and a gateway,
 whose models answer at once, by each way in turn: p50 and first message with one caller, asks per second
 with {CALLERS}, and CPU of the gateway for an ask of one, medians of the rounds; in brackets beside gRPC.
 Callers share the cores and keep connections.
 Targets: p50 ≤ 1.1, first message ≤ +3 ms, asks per second ≥ 0.7.
 
-| | p50 | first message | asks per second | the gateway's CPU |
+{_table(found.at_once)}
+
+The same with the bundled models, which rank 20 passages and read 5:
+
+{_table(found.bundled)}"""
+
+
+def _ways(state: MeshState, rounds: int, count: int, flows: int) -> Mapping[str, Way]:
+    asyncio.run(ingest(state.addresses["retriever"]))
+    url, pid = http_url(state.services[GATEWAY.name].address), state.services[GATEWAY.name].pid
+    if pid is None:
+        raise RuntimeError("the gateway does not run here: its CPU cannot be measured")
+    return asyncio.run(_measured(state.addresses["orchestrator"], url, pid, rounds, count, flows))
+
+
+def _table(ways: Mapping[str, Way]) -> str:
+    base = ways[_GRPC]
+    rows = "\n".join(
+        f"| {name} | {way.p50_ms:.2f} ms ({way.p50_ms / base.p50_ms:.2f}) "
+        f"| {way.first_ms:.2f} ms ({way.first_ms - base.first_ms:+.2f} ms) "
+        f"| {way.per_s:.1f} ({way.per_s / base.per_s:.2f}) | {way.cpu_ms:.1f} ms |"
+        for name, way in ways.items()
+    )
+    return f"""| | p50 | first message | asks per second | the gateway's CPU |
 |---|---|---|---|---|
-{table}"""
+{rows}"""
 
 
 class _Connection:
@@ -153,7 +181,7 @@ async def _measured(
         try:
             seen: dict[str, list[Way]] = {name: [] for name in ways}
             for asks in ways.values():
-                await _throughput(asks, 100)
+                await _throughput(asks, flows // 3)
             for turn in range(rounds):
                 for name in list(ways)[:: -1 if turn % 2 else 1]:
                     before = load.cpu_s(pid)

@@ -24,8 +24,10 @@ REACHED: Final = 1e-3
 """How far from its target, as a fraction, a policy may be and count as reaching it."""
 
 _TOLERANCE: Final = 5e-5
-_PRECISION: Final = 16.0  # of inclusion probabilities: to about 1e-6
+_PRECISION: Final = 12.0  # of inclusion probabilities: to about 1e-6
+_COARSE: Final = 8.0  # of those at the first dial, which is seldom the last: to about 1e-4
 _DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 9.0, 12.0, 20.0])
+_FAR: Final = 4.0  # tolerances from the target within which a coarse value may be on its other side
 _SURE: Final = 30.0  # log-weight above that of the k-th heaviest from which an item is surely included
 _ROUNDS: Final = 3  # of the approximation that chooses where to begin
 _STEPS: Final = 100
@@ -193,9 +195,11 @@ def _search(
     before: tuple[float, float] | None = None
     for step in range(_STEPS):
         weights = normalized**alpha
-        inclusion = integrated(weights, k, _PRECISION)
+        inclusion = integrated(weights, k, _PRECISION if step else _COARSE)
         value = quantity.value(inclusion)
         gap = value - goal
+        if not step and (abs(gap) <= _FAR * slack or alpha == MAX_ALPHA):
+            continue  # with the same dial, precisely
         if abs(gap) <= slack or (gap < 0 and alpha == MAX_ALPHA) or high - low < 1e-12 * high:
             break
         if gap < 0:
