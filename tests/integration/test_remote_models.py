@@ -42,7 +42,7 @@ from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.settings import RetrieverSettings
-from tests.support import model_server
+from tests.support import model_server, tei_grpc_server
 from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, replying, serving
 
 ROOT = Path(__file__).parents[2]
@@ -306,17 +306,22 @@ runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("name", ["retriever", "reranker"])
+@pytest.mark.parametrize(
+    ("name", "protocol"), [("retriever", "grpc"), ("reranker", "http"), ("reranker", "grpc")]
+)
 async def test_a_service_starts_and_answers_without_torch(
-    stack: AsyncExitStack, tmp_path: Path, name: str
+    stack: AsyncExitStack, tmp_path: Path, name: str, protocol: str
 ) -> None:
-    script = model_server.tei(embed=embed) if name == "retriever" else model_server.tei(score=score)
-    server = await stack.enter_async_context(serving(script))
+    model: dict[str, Any] = {"embed": embed} if name == "retriever" else {"score": score}
+    if protocol == "grpc":
+        url = (await stack.enter_async_context(tei_grpc_server.serving(**model))).url
+    else:
+        url = (await stack.enter_async_context(serving(model_server.tei(**model)))).url
     prefix, file = f"EVENMESH_{name.upper()}_", tmp_path / "address"
     settings = {
         "PORT": "0",
         "PORT_FILE": str(file),
-        "REMOTE_URLS": server.url,
+        "REMOTE_URLS": url,
         **(
             {"ENCODER": "remote"}
             if name == "retriever"

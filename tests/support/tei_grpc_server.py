@@ -14,8 +14,8 @@ import grpc
 from evenmesh_kit.remote import tei_pb2 as pb
 from tests.support.model_server import Embed, Score
 
-Fault = Callable[[str, Any, grpc.aio.ServicerContext], Awaitable[None]]
-"""Called with the name of each method, what was asked, and the call, which it may end."""
+Fault = Callable[[str, Any, grpc.aio.ServicerContext], Awaitable[bytes | None]]
+"""Called with the name of each method, what was asked, and the call, which it may end; returns bytes to reply with."""
 
 
 @dataclass
@@ -86,9 +86,8 @@ async def serving(
         async def called(asked: Any, call: grpc.aio.ServicerContext) -> Any:
             found.asked.append((name, asked, dict(call.invocation_metadata() or ())))
             try:
-                if fault is not None:
-                    await fault(name, asked, call)
-                return await work(asked, call)
+                said = None if fault is None else await fault(name, asked, call)
+                return await work(asked, call) if said is None else said
             except BaseException:
                 found.ended += 1
                 raise

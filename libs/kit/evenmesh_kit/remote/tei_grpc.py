@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind
 
@@ -126,15 +127,17 @@ class TeiGrpcClient(RemoteClient):
         """Call the one method of a service, which has its name."""
         answer: Any = {"Info": pb.InfoResponse, "Embed": pb.EmbedResponse, "Rerank": pb.RerankResponse}[name]
         method = self._channel(endpoint).unary_unary(
-            f"/tei.v1.{name}/{name}",
-            request_serializer=type(asked).SerializeToString,
-            response_deserializer=answer.FromString,
+            f"/tei.v1.{name}/{name}", request_serializer=type(asked).SerializeToString
         )
         metadata = list(inject_context(otel_context.get_current()).items())
         if secret:
             metadata.append(("authorization", f"Bearer {secret}"))
         timeout_s = min(deadline.budget(margin_s=MARGIN_S), self.options.idle_s)
-        return await method(asked, timeout=timeout_s, metadata=metadata)
+        reply = await method(asked, timeout=timeout_s, metadata=metadata)
+        try:
+            return answer.FromString(reply)  # gRPC for asyncio would return None for what it cannot decode
+        except DecodeError:
+            raise MalformedReply("the model server's reply is none of TEI") from None
 
     def _channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
         """Return the channel to a server, which connects again by itself."""
@@ -189,8 +192,6 @@ class TeiGrpcClient(RemoteClient):
             return Rejected(_BAD_REQUEST, said or named)
         if code is grpc.StatusCode.UNAVAILABLE:
             return ServerUnavailable("REMOTE_UNAVAILABLE", "the model server cannot be reached, or is unwell")
-        if code is grpc.StatusCode.INTERNAL and "deserializ" in details:
-            return MalformedReply("the model server's reply is none of TEI")
         # FAILED_PRECONDITION too: so says TEI that its model failed, or is of another kind.
         return ServerUnavailable("REMOTE_UNAVAILABLE", f"the model server fails ({named})", rests=False)
 

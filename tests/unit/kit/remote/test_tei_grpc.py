@@ -174,6 +174,23 @@ async def test_a_reply_that_is_none_or_too_large() -> None:
     assert together.value.reason == "REMOTE_REPLY_TOO_LARGE"
 
 
+@pytest.mark.parametrize(("path", "asked"), [("/rerank", RERANK), ("/embed", EMBED)])
+async def test_a_reply_of_other_bytes_is_malformed(path: str, asked: dict[str, Any]) -> None:
+    async def garbled(*_: Any) -> bytes:
+        return b"\xff\xff\xff"
+
+    async with (
+        serving(embed=lengths, score=scores, fault=garbled) as server,
+        opened(server.url) as client,
+    ):
+        with pytest.raises(MeshError) as caught:
+            await client.post(path, asked, deadline=NEVER)
+        (checked,) = await client.check("/info", deadline=NEVER)
+    assert (caught.value.code.name, caught.value.reason) == ("UNAVAILABLE", "REMOTE_MALFORMED_REPLY")
+    assert isinstance(checked.error, MeshError)
+    assert checked.error.reason == "REMOTE_MALFORMED_REPLY"
+
+
 async def test_a_server_sees_that_a_call_is_cancelled() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
