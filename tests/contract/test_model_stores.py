@@ -97,6 +97,20 @@ def test_what_one_process_writes_another_finds_whole(place: Place) -> None:
     assert reads.manifest(first).tokens == ("[task:qa]", "[unk-task]")
 
 
+def test_weights_of_several_parts_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow.fs")
+    weights = secrets.token_bytes(24 * 2**20)  # pyarrow sends parts of 10 MiB
+    with s3_server.parts_server(tmp_path / "objects", "models") as endpoint:
+        for name, value in {**s3_server.PARTS_ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}.items():
+            monkeypatch.setenv(name, value)
+        first, second = (
+            BucketStore("s3://models/here", tmp_path / name, local_bytes=2**30) for name in ("one", "two")
+        )
+        folder, manifest = second.verified(_write(first, weights))
+    assert manifest.size == len(weights) + len("{}")
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
 def test_the_same_is_one_version_whoever_writes_it(place: Place) -> None:
     first = _write(place.opened("one"))
     place.now += timedelta(hours=1)

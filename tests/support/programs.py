@@ -51,6 +51,14 @@ def moto() -> str:
     return found
 
 
+def s3rver() -> str:
+    """Return the program that serves S3 with uploads in parts; skip the test where it is not installed."""
+    found = shutil.which("s3rver")
+    if found is None:
+        pytest.skip("s3rver is not installed: npm install --global s3rver")
+    return found
+
+
 def missing(reasons: Iterable[str]) -> str:
     """Return one line that says how many tests were skipped for want of which packages; empty for none.
 

@@ -7,11 +7,12 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.programs import moto
+from tests.support.programs import moto, s3rver
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -45,6 +46,36 @@ def s3_server() -> Iterator[str]:
             if server.poll() is not None:
                 pytest.skip(f"moto_server does not start: {''.join(said)[-300:]}")
             yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+PARTS_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "S3RVER",
+    "AWS_SECRET_ACCESS_KEY": "S3RVER",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    # It stores the checksums that newer clients add as if they were data.
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+}
+
+
+@contextmanager
+def parts_server(folder: Path, bucket: str) -> Iterator[str]:
+    """Yield the address of a server that takes uploads in parts, of which pyarrow reads no reply of moto's.
+
+    :data:`PARTS_ENVIRONMENT` and the address as ``AWS_ENDPOINT_URL`` let a client in.
+
+    Args:
+        folder: where it keeps objects.
+        bucket: the one that it has.
+    """
+    command = [s3rver(), "-d", str(folder), "-a", "127.0.0.1", "-p", "0", "--configure-bucket", bucket]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            while "listening on" not in (line := server.stdout.readline()):
+                assert line, "s3rver does not start"
+            yield f"http://{line.split()[-1]}"
         finally:
             server.kill()
 

@@ -8,6 +8,7 @@ import os
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import psutil
@@ -21,10 +22,16 @@ LATE_SHARE: Final = 0.05
 """Share of the median latency by which sending may be late before the client is the bottleneck."""
 BUSY_MACHINE: Final = 0.85
 """Share of all cores from which the machine is saturated."""
+BUSY_THREAD: Final = 0.9
+"""Share of a step from which a thread that computes has no time left, whatever the other cores do."""
+QUEUE: Final = 0.5
+"""Calls that wait in a queue on average from which it delays them."""
 NOISE: Final = 0.15
 """Share of all cores that others may use before they distort the measurement."""
 
 _SCRAPE_S: Final = 2.0
+_WAITS: Final = ("_queue_duration_seconds_sum", "_wait_duration_seconds_sum")
+_Thread = tuple[str, int, int]  # service, process, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class ResourceUsage:
         machine_cpu_s: of all processes of the machine.
         stolen_s: taken by the host of a virtual machine.
         services_cpu_s: by service, of those on this machine.
+        threads_cpu_s: of the busiest thread of each service, by ``service thread``.
         work: metrics of services by ``service metric{labels}``: increments of counters, and final values of
             gauges.
     """
@@ -46,6 +54,7 @@ class ResourceUsage:
     machine_cpu_s: float = 0.0
     stolen_s: float = 0.0
     services_cpu_s: Mapping[str, float] = field(default_factory=dict)
+    threads_cpu_s: Mapping[str, float] = field(default_factory=dict)
     work: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -53,6 +62,26 @@ class ResourceUsage:
         """Share of this machine's cores that was busy, in [0, 1]; ``nan`` if it was not measured."""
         whole = self.elapsed_s * self.cores
         return self.machine_cpu_s / whole if whole else float("nan")
+
+    @property
+    def busiest_thread(self) -> tuple[str, float]:
+        """The thread that computed longest, and its share of the time, in [0, 1]; none: empty and 0."""
+        name = max(self.threads_cpu_s, key=lambda one: self.threads_cpu_s[one], default="")
+        return name, self.threads_cpu_s.get(name, 0.0) / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def longest_queue(self) -> tuple[str, float]:
+        """The queue in which most calls waited, and how many on average; none known: empty and 0.
+
+        By Little's law that is the sum of their waits, which services count, over the time.
+        """
+        waits: dict[str, float] = {}
+        for name, value in self.work.items():
+            metric = name.partition("{")[0]
+            if metric.endswith(_WAITS):
+                waits[metric.removesuffix("_sum")] = waits.get(metric.removesuffix("_sum"), 0.0) + value
+        name = max(waits, key=lambda one: waits[one], default="")
+        return name, waits.get(name, 0.0) / self.elapsed_s if self.elapsed_s else 0.0
 
     def others_share(self, client_cpu_s: float) -> float:
         """Return the share of this machine's cores that neither the services nor the client used."""
@@ -75,19 +104,20 @@ class ResourceMonitor:
         self._began = 0.0
         self._machine = (0.0, 0.0)
         self._services: dict[str, float] = {}
+        self._threads: dict[_Thread, float] = {}
         self._work: dict[str, float] = {}
 
     def begin(self, now: float) -> None:
         """Begin a step at ``now``, in seconds of a monotonic clock."""
         self._work = self._scraped()
-        self._services = self._computed()
+        self._services, self._threads = self._computed()
         self._machine = _machine()
         self._began = now
 
     def end(self, now: float) -> ResourceUsage:
         """End the step and return what it used."""
         machine, stolen = _machine()
-        services = self._computed()
+        services, threads = self._computed()
         work = self._scraped()
         return ResourceUsage(
             elapsed_s=now - self._began,
@@ -97,22 +127,39 @@ class ResourceMonitor:
             services_cpu_s={
                 name: max(0.0, value - self._services.get(name, 0.0)) for name, value in services.items()
             },
+            threads_cpu_s=self._busiest(threads),
             work={
                 name: value - self._work.get(name, 0.0) if _counts(name) else value
                 for name, value in work.items()
             },
         )
 
-    def _computed(self) -> dict[str, float]:
-        found = {}
+    def _computed(self) -> tuple[dict[str, float], dict[_Thread, float]]:
+        """Return the processor time of services and of their threads so far. Seconds."""
+        found: dict[str, float] = {}
+        threads: dict[_Thread, float] = {}
         for name, pid in self._processes.items():
             try:
                 process = psutil.Process(pid)
                 family = [process, *process.children(recursive=True)]
                 found[name] = sum(sum(one.cpu_times()[:2]) for one in family)
+                threads |= {
+                    (name, one.pid, thread.id): thread.user_time + thread.system_time
+                    for one in family
+                    for thread in one.threads()
+                }
             except psutil.Error:
                 continue  # it has ended, or is restarting
-        return found
+        return found, threads
+
+    def _busiest(self, threads: Mapping[_Thread, float]) -> dict[str, float]:
+        """Return what the busiest thread of each service has computed since the step began."""
+        found: dict[str, tuple[float, _Thread]] = {}
+        for one, value in threads.items():
+            spent = value - self._threads.get(one, 0.0)
+            if spent > found.get(one[0], (0.0, one))[0]:
+                found[one[0]] = (spent, one)
+        return {_named(one): spent for spent, one in found.values()}
 
     def _scraped(self) -> dict[str, float]:
         found = {}
@@ -170,14 +217,30 @@ def bottleneck(
         return "client", f"it sent calls up to {late_p99_ms:.0f} ms late (p99)"
     if (others := usage.others_share(client_cpu_s)) > NOISE:
         return "neighbours", f"others on this machine used {others:.0%} of its cores"
-    busy = usage.machine_share
+    busy, (thread, computed), (queue, waiting) = (
+        usage.machine_share,
+        usage.busiest_thread,
+        usage.longest_queue,
+    )
+    waits = f"; {waiting:.1f} calls waited in {queue} on average" if waiting >= QUEUE else ""
     if local and busy >= BUSY_MACHINE:
         services = usage.services_cpu_s
         first = max(services, key=lambda name: services[name], default="")
         part = services.get(first, 0.0) / max(sum(services.values()), 1e-9)
-        return "server", f"{busy:.0%} of the cores were busy, {part:.0%} of the services' time in {first}"
+        most = f", {computed:.0%} of one in the thread {thread}" if thread else ""
+        return (
+            "server",
+            f"{busy:.0%} of the cores were busy, {part:.0%} of the services' time in {first}{most}{waits}",
+        )
+    if computed >= BUSY_THREAD:
+        return (
+            "server",
+            f"the thread {thread} computed {computed:.0%} of the time, {busy:.0%} of the cores{waits}",
+        )
     if kept_up < 0.9:
-        return "server", "calls ended more slowly than they arrived, and the client was not busy"
+        return "server", f"calls ended more slowly than they arrived, and the client was not busy{waits}"
+    if waits:
+        return "server", waits.removeprefix("; ")
     if local:
         return "none", f"{busy:.0%} of the cores were busy, the client used {share:.0%} of one"
     return "none", f"the client used {share:.0%} of a core"
@@ -190,6 +253,20 @@ def _machine() -> tuple[float, float]:
     stolen = getattr(times, "steal", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # in user and nice already
     return sum(times) - idle - stolen - guests, stolen
+
+
+def _named(thread: _Thread) -> str:
+    """Return the service and name of a thread; the main one of a process runs its event loop."""
+    service, process, number = thread
+    if number == process:
+        return f"{service} event loop"
+    try:
+        name = (
+            Path(f"/proc/{process}/task/{number}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        )
+    except OSError:  # it has ended, or this is not Linux
+        name = ""
+    return f"{service} {name or number}"
 
 
 def _counts(name: str) -> bool:

@@ -234,7 +234,7 @@ def as_record(measured: StepResult) -> dict[str, Any]:
         "elapsed_s": measured.elapsed_s,
         "client_cpu_s": measured.client_cpu_s,
         "processes": measured.processes,
-        "witnessed": asdict(measured.usage),
+        "usage": asdict(measured.usage),
         "interrupted": measured.interrupted,
     }
 
@@ -269,7 +269,7 @@ def from_record(record: Mapping[str, Any]) -> StepResult:
         record["elapsed_s"],
         record["client_cpu_s"],
         record["processes"],
-        ResourceUsage(**record["witnessed"]),
+        ResourceUsage(**record["usage"]),
         record["interrupted"],
     )
 

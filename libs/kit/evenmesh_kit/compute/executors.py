@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from evenmesh_kit.compute.thread_names import name_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ class ComputePool:
     """
 
     def __init__(self, threads: int, name: str, nice: int = 0) -> None:
-        self.executor = ThreadPoolExecutor(threads, name, initializer=functools.partial(_yield, nice))
+        self.executor = ThreadPoolExecutor(threads, name, initializer=functools.partial(_begin, nice))
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a thread, with the caller's context variables.
@@ -44,7 +46,8 @@ class ComputePool:
         self.executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _yield(nice: int) -> None:
+def _begin(nice: int) -> None:
+    name_thread()
     if nice and sys.platform == "linux":
         with contextlib.suppress(OSError):  # a sandbox may forbid it: the threads work, they do not yield
             own = os.getpriority(os.PRIO_PROCESS, 0)

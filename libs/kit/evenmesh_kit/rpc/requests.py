@@ -18,6 +18,7 @@ from evenmesh.wire import deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Overloaded
 from evenmesh.wire.methods import facts_of
 from evenmesh_kit.admission.queue import Admission, Admitted
+from evenmesh_kit.compute.thread_names import name_thread
 from evenmesh_kit.rpc.handlers import (
     RUNTIME,
     Behaviour,
@@ -111,7 +112,7 @@ class RequestReader(HandlerInterceptor):
         self._first_request_s = first_request_s
         self._tenants = _Turns(_TENANT_READS)
         self._runtime = _RuntimeReads(runtime_idle_s)
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode", initializer=name_thread)
 
     def covers(self, method: str) -> bool:
         return True

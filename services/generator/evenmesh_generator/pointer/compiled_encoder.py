@@ -15,6 +15,7 @@ from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
 from evenmesh_kit.compute.openvino_runtime import CompiledModel
+from evenmesh_kit.compute.thread_names import name_thread
 
 MODULE: Final = "evenmesh_generator.pointer.conversion"
 """What converts the encoder."""
@@ -52,7 +53,7 @@ class CompiledPointerEncoder:
         self._words = words
         idle_memory.register(words)  # of a file that safetensors mapped
         converted = converting.conversion(conversions, MODULE, folder, {}, version=_VERSION)
-        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="pointer-encoder")
+        self._pool = ThreadPoolExecutor(parallel, "pointer-encoder", initializer=name_thread)
         try:
             self._model = CompiledModel(converted / ENCODER, bfloat16=bfloat16, parallel=parallel)
             self._check(np.load(converted / CHECKED, allow_pickle=False), _LEAST_COSINE[bfloat16])

@@ -17,6 +17,7 @@ from evenmesh_generator.runtime.prompts.text_prompter import Prompter
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Listener, Outcome, Runner, Task
 from evenmesh_kit.compute.tenant_turns import TenantTurns
+from evenmesh_kit.compute.thread_names import name_thread
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
 
@@ -52,7 +53,7 @@ class LanguageEngine:
         self._preparing = 0
         self._lock = threading.Lock()
         self._waiting: TenantTurns[Task | _Question] = TenantTurns(lambda item: item.tenant)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="engine-prompts")
+        self._pool = ThreadPoolExecutor(workers, "engine-prompts", initializer=name_thread)
 
     def describe(self) -> ModelDescription:
         """Return what the model is and can do."""

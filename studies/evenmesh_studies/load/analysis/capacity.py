@@ -155,7 +155,7 @@ def _demand(report: Mapping[str, Any]) -> Demand:
     if not closed or report["service_times"] is None:
         raise ValueError("has no step with waiting callers")
     busiest = max(closed, key=lambda one: one["completed_per_s"])
-    used = busiest["witnessed"]["services_cpu_s"]
+    used = busiest["usage"]["services_cpu_s"]
     if not used:
         raise ValueError("has no processor times of services: they ran elsewhere, and no --pid was given")
     ended = busiest["completed_per_s"] * busiest["elapsed_s"]
@@ -167,7 +167,7 @@ def _demand(report: Mapping[str, Any]) -> Demand:
     facts = report["facts"]
     return Demand(
         cpu_s={name: value / ended for name, value in sorted(used.items())},
-        cores=busiest["witnessed"]["cores"],
+        cores=busiest["usage"]["cores"],
         knee=knee["rate"] if knee is not None and knee["reached"] else None,
         predicted=report["predicted"][0]["knee"] if report["predicted"] else None,
         saturation=busiest["completed_per_s"],

@@ -143,7 +143,7 @@ def _step(run: LoadRun, one: StepResult, slo: Slo | None) -> dict[str, Any]:
         "elapsed_s": one.elapsed_s,
         "client_cpu_s": one.client_cpu_s,
         "processes": one.processes,
-        "witnessed": asdict(one.usage),
+        "usage": asdict(one.usage),
         "bottleneck": {"who": who, "why": why},
     }
 

@@ -82,7 +82,7 @@ def _report() -> dict[str, Any]:
         "kind": "closed",
         "completed_per_s": 4.0,
         "elapsed_s": 10.0,
-        "witnessed": {"services_cpu_s": {"generator": 16.0}, "cores": 2},
+        "usage": {"services_cpu_s": {"generator": 16.0}, "cores": 2},
         "quantities": {"prompt_tokens": {"mean": 900.0}},
     }
     return {
@@ -115,7 +115,7 @@ def test_a_report_of_something_else_is_refused(broken: str) -> None:
     elif broken == "operation":
         report["settings"]["operation"] = "rerank"
     elif broken == "cpu":
-        report["steps"][0]["witnessed"]["services_cpu_s"] = {}
+        report["steps"][0]["usage"]["services_cpu_s"] = {}
     else:
         report["service_times"] = None
     with pytest.raises(ValueError, match=r"ramp|processor times|callers"):

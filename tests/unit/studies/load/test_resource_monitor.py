@@ -2,12 +2,16 @@
 
 import os
 import socket
+import sys
 import threading
+import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
+from evenmesh_kit.compute.thread_names import name_thread
 from evenmesh_studies.load.resource_monitor import ResourceMonitor, ResourceUsage, bottleneck, scrape
 
 FREE: dict[str, Any] = {
@@ -43,6 +47,60 @@ def test_a_busy_machine_is_the_servers_if_the_services_made_it_busy() -> None:
     who, why = bottleneck(_machine(0.95, generator=15.0, retriever=2.5), **FREE)
     assert who == "server"
     assert "generator" in why
+
+
+def test_a_thread_without_time_left_is_named_though_cores_are_free() -> None:
+    usage = replace(
+        _machine(0.55, reranker=9.9), threads_cpu_s={"reranker cross-encoder": 9.5, "generator engine": 0.3}
+    )
+    who, why = bottleneck(usage, **FREE)
+    assert who == "server"
+    assert "the thread reranker cross-encoder computed 95% of the time, 55% of the cores" in why
+    half = replace(usage, threads_cpu_s={"reranker cross-encoder": 5.0})
+    assert bottleneck(half, **FREE)[0] == "none"
+    busy = replace(_machine(0.95, reranker=17.0), threads_cpu_s={"reranker cross-encoder": 9.5})
+    assert "95% of one in the thread reranker cross-encoder" in bottleneck(busy, **FREE)[1]
+
+
+def test_a_queue_in_which_calls_wait_is_named() -> None:
+    work = {
+        'generator evenmesh_generator_queue_duration_seconds_sum{model="a"}': 12.0,
+        'generator evenmesh_generator_queue_duration_seconds_sum{model="b"}': 3.0,
+        "orchestrator evenmesh_admission_wait_duration_seconds_sum": 2.0,
+        "generator evenmesh_generator_queue_duration_seconds_count": 900.0,
+    }
+    who, why = bottleneck(replace(_machine(0.3, generator=2.0), work=work), **FREE)
+    # 15 s of waits in 10 s: one and a half calls waited at any time.
+    assert (who, why) == (
+        "server",
+        "1.5 calls waited in generator evenmesh_generator_queue_duration_seconds on average",
+    )
+    short = {name: value / 10 for name, value in work.items()}
+    assert bottleneck(replace(_machine(0.3, generator=2.0), work=short), **FREE)[0] == "none"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have names on Linux alone")
+def test_the_busiest_thread_is_found_by_its_name() -> None:
+    computed, stop = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        name_thread()
+        while time.thread_time() < 0.3:
+            sum(range(1000))
+        computed.set()
+        stop.wait()
+
+    monitor = ResourceMonitor({"me": os.getpid()})
+    thread = threading.Thread(target=compute, name="busy-one")
+    monitor.begin(0.0)
+    thread.start()
+    computed.wait()
+    found = monitor.end(1.0)
+    stop.set()
+    thread.join()
+    name, share = found.busiest_thread
+    assert name == "me busy-one"
+    assert share >= 0.2  # the system counts in hundredths of a second
 
 
 def test_neighbours_are_seen() -> None:

@@ -14,6 +14,7 @@ from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
 from evenmesh_kit.compute.tenant_turns import TenantTurns
+from evenmesh_kit.compute.thread_names import name_thread
 
 E = TypeVar("E", bound=Exception)
 
@@ -28,7 +29,7 @@ class Loop(abc.ABC):
         self._arrivals: TenantTurns[Task | Judgement] = TenantTurns(lambda item: item.tenant)
         self._closed = False
         self._counts = EngineStatistics()
-        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._begin, name=f"engine-{name}", daemon=True)
 
     def put(self, item: Task | Judgement) -> None:
         """Accept a request that has a prompt, or passages to judge; from any thread."""
@@ -59,6 +60,10 @@ class Loop(abc.ABC):
             self._closed = True
             self._changed.notify()
         self._thread.join()
+
+    def _begin(self) -> None:
+        name_thread()
+        self._run()
 
     @abc.abstractmethod
     def _run(self) -> None:
