@@ -13,7 +13,7 @@ from starlette.requests import Request
 from evenmesh.wire.credentials import CREDENTIAL_KEY
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField, PermissionDenied, Unauthenticated
-from evenmesh_gateway.http.events import hung_up
+from evenmesh_gateway.http.events import HungUpError, hung_up
 from evenmesh_gateway.methods import PublicMethod
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.security import audit
@@ -27,10 +27,6 @@ TIMEOUT_HEADER: Final = "X-Request-Timeout"
 _TRACE: Final = ("traceparent", "tracestate")
 
 T = TypeVar("T")
-
-
-class HungUpError(Exception):
-    """Raised when the client has closed its connection before it had its response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,7 @@ class Rest:
             sent = self._requests(method, _lines_of(body, line))
         else:
             sent = (await self._messages.read(method.request, body)).SerializeToString()
-        streamed = self._events(method, sent, call)
-        return events.response(await unless_hung_up(request, events.begun(streamed)))
+        return events.response(self._events(method, sent, call))
 
     async def _json(self, method: PublicMethod, reply: bytes) -> Response:
         return Response(await self._messages.write(method.reply, reply), media_type=JSON)

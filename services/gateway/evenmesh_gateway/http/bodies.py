@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from evenmesh.wire.deadline import LONGEST_BUDGET_S, Deadline
 from evenmesh.wire.errors import DeadlineExceeded
-from evenmesh_gateway.calls import HungUpError
+from evenmesh_gateway.http.events import HungUpError
 from evenmesh_gateway.http.problems import TOO_LARGE, UNSUPPORTED_TYPE, HttpProblem
 from evenmesh_gateway.methods import PublicMethod
 

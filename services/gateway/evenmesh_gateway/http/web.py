@@ -18,7 +18,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evenmesh.wire.errors import MeshError, Unauthenticated
-from evenmesh_gateway.calls import HungUpError
+from evenmesh_gateway.http.events import HungUpError
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.statuses import to_mesh_error

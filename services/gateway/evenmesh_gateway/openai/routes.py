@@ -111,7 +111,7 @@ class OpenAiRoutes:
         streamed = self._stream(
             message, call, outcome, lambda: [chunks.begin()], chunks.text, lambda: chunks.end(outcome)
         )
-        return events.response(await unless_hung_up(request, events.begun(_chunk_events(streamed))))
+        return events.response(_chunk_events(streamed))
 
     async def _respond(self, request: Request) -> Response:
         call, asked = await self._read(request, ResponseRequest, self._ask)
@@ -122,7 +122,7 @@ class OpenAiRoutes:
             await unless_hung_up(request, self._gather(message, call, outcome))
             return JSONResponse(made.whole(outcome))
         streamed = self._stream(message, call, outcome, made.begin, made.text, lambda: made.end(outcome))
-        return events.response(await unless_hung_up(request, events.begun(_response_events(streamed))))
+        return events.response(_response_events(streamed))
 
     async def _ranked(self, request: Request) -> Response:
         call, asked = await self._read(request, RerankRequest, self._rerank)
