@@ -35,7 +35,8 @@ set with every first stage and every reranker ({date}; reader `{reader}`, cross-
   probable ones, which `no neighbors` leaves out. Here both weights are learned on the other data sets that
   the model has not been trained on; {grid}.
   **`hybrid, standardized + cross-encoder` is what an ask without options gets.**
-- `*`: the model was trained on questions of this data set or of its domain. *Mean of unseen* is over the
+- `*`: the model was trained on questions of this data set or of its domain;
+  [leave one domain out](leave-one-out.md) has rows of models that were not. *Mean of unseen* is over the
   data sets that no model was trained on.
 - The cross-encoder has also read 500 questions of `pubmedqa-l` with abstracts of PubMed, and 1,500 of
   `mirage`: the field of `bioasq` and `nfcorpus`, none of their questions.

@@ -55,14 +55,19 @@ _INTRODUCTION: Final = """# Leave one domain out
 [What reranking is worth](reranking.md) marks the data sets that the bundled cross-encoder was trained on:
 what it has there says nothing about new data. Here each of them is ranked by a model that was **not**
 trained on its domain, in all else like the last step of the bundled one ([offline IUM](../guides/ium.md)
-has the command), from the base encoder: {steps:,} steps of four lists, learning rate {rate:g}, seeds
+has the command), from the base encoder: {steps:,} steps of four lists, learning rate {rate:g},
 {seeds} ({date}, at most {questions} questions of each set). It has learned less than the bundled model:
-no pairs before, and nothing from agents. nDCG is the mean over the seeds, each stands beside it. The
-RankRAG reader has no such row: without SQuAD it would be no reader.
+no pairs before, and nothing from agents. The RankRAG reader has no such row: without SQuAD it would be no
+reader.
 
 nDCG@10; `+` is the fusion of an ask without options, with the weights of the bundled model, which were
 learned on none of these sets. The difference is that of the fusion from the standardized hybrid, with its
 paired 95 % interval by bootstrap over the questions (BCa).
+
+```sh
+python -m benchmarks.rerank_table.left_out --steps {steps} --seeds {given_seeds} \\
+  --out docs/science/leave-one-out.md
+```
 
 """
 
@@ -91,7 +96,8 @@ def main() -> int:
     text = _INTRODUCTION.format(
         steps=given.steps,
         rate=RATE,
-        seeds=" and ".join(map(str, given.seeds)),
+        seeds=_seeds(given.seeds),
+        given_seeds=" ".join(map(str, given.seeds)),
         date=datetime.now(UTC).date(),
         questions=given.questions,
     )
@@ -146,6 +152,13 @@ def _row(name: str, models: Sequence[Path], given: argparse.Namespace) -> dict[s
         f"{STANDARDIZED} + left out": _means(fused),
         "difference": f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]",
     }
+
+
+def _seeds(of: Sequence[int]) -> str:
+    """Return which seeds the trainings had."""
+    if len(of) == 1:
+        return f"seed {of[0]}"
+    return f"seeds {' and '.join(map(str, of))}, nDCG the mean over them with that of each beside it"
 
 
 def _means(of: Sequence[FloatArray]) -> str:
