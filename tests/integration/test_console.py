@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +15,16 @@ import grpc
 import psutil
 import pytest
 
-from evenmesh import Agent, AuditReport, AuditSettled, Client, Feedback, GroupTarget, Passage
+from evenmesh import Agent, Client, Feedback, GroupTarget, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from evenmesh_core.text_metrics import token_f1
-from evenmesh_lab.files import read_audits
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.integration.test_mesh import eventually
 from tests.support import document_files, evaluator_process, tiny_encoders, tiny_models
-from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
+from tests.support.console_page import NARROW, PAGES, TALL, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 from tests.support.killable import Killable
 
@@ -38,7 +36,6 @@ SETTINGS = {"collection": DEMO, "k": 5, "depth": 20, "samples": 40}
 ALPHA, STOP = 2.0, 4
 EVEN, BY_SCORE = 0, 9
 ALPHAS = {EVEN: 0.0, BY_SCORE: 8.0}
-NARROW, TALL = 360, 780
 MEMBERS = ("Lexical@1", "Dense@1", "Lexical@RR@2", "Lexical@4")
 
 
@@ -192,19 +189,6 @@ def test_an_ask_and_the_dial_need_no_mouse(asked: ConsolePage) -> None:
     assert asked.page.locator("output").inner_text() == "α = 0"
 
 
-def is_readable(console: ConsolePage) -> bool:
-    """Whether axe finds nothing in light and in dark, and nothing is wider than a phone."""
-    found = []
-    colours: tuple[Colours, ...] = ("light", "dark")
-    for one in colours:
-        console.page.emulate_media(color_scheme=one, reduced_motion="reduce")
-        found += console.violations()
-    console.page.set_viewport_size({"width": NARROW, "height": TALL})
-    width = console.width()
-    console.page.set_viewport_size({"width": 1280, "height": 900})
-    return not found and width <= NARROW
-
-
 def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
     console: ConsolePage, client: Client
 ) -> None:
@@ -230,7 +214,7 @@ def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
         with console.page.expect_download() as saved:
             console.page.get_by_role("button", name="Save the text").click()
         assert Path(saved.value.path()).read_text(encoding="utf-8") == talk.transcript
-    assert is_readable(console)
+    assert console.is_readable()
 
 
 def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
@@ -262,7 +246,7 @@ def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
     console.page.get_by_text("after 2 of 4 answers").wait_for()
     assert console.page.locator("[data-alike]").count() == 2
     assert console.page.locator("[data-score]").count() == 2
-    assert is_readable(console)
+    assert console.is_readable()
 
 
 def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Client) -> None:
@@ -527,113 +511,6 @@ def test_ten_thousand_runs_are_few_rows_of_the_page(
             assert most < 60
             assert page.locator("*").count() < 1_000
             console.strangers.clear()  # the other gateway is no stranger
-
-
-def test_an_audit_is_asked_stopped_and_goes_on_after_the_tab_was_closed(
-    console: ConsolePage, client: Client, tmp_path: Path
-) -> None:
-    page, samples = console.page, 4
-    asked = [one for one in demo.questions() if one.id in ("bike-q05", "bike-q06")]
-    lines = [
-        json.dumps({"query_id": one.id, "question": one.question, "references": list(one.answers)})
-        for one in asked
-    ]
-    judged = [f"{one.id} 0 {passage} 1" for one in asked for passage in one.useful_passage_ids]
-    console.open("audits")
-    page.get_by_label("Questions", exact=True).fill("\n".join((*lines, lines[0])))
-    page.get_by_text("repeats the id").wait_for()
-    page.get_by_label("Questions", exact=True).fill("\n".join(lines))
-    page.get_by_text("Labels: which passages are useful").press("Enter")
-    page.get_by_label("Labels", exact=True).fill("\n".join(judged))
-    page.get_by_text("2 questions, 2 with right answers, 2 with labels").wait_for()
-    page.get_by_label("Name").fill("Two of the demo")
-    page.get_by_label("Dials").fill("1, 8")
-    page.get_by_label("Rankings of each dial").fill(str(samples))
-    page.get_by_text(f"{2 * (1 + 2 * samples + samples)} rankings.").wait_for()
-
-    reports, answers = {}, []
-    for one in asked:
-        events = list(
-            client.audit(
-                one.question,
-                alphas=[1.0, 8.0],
-                samples=samples,
-                useful=list(one.useful_passage_ids),
-                references=list(one.answers),
-                collection=DEMO,
-                k=5,
-                depth=20,
-                observe=False,
-            )
-        )
-        reports[one.id] = [event for event in events if isinstance(event, AuditReport)]
-        answers.append(next(event.num_contexts for event in events if isinstance(event, AuditSettled)))
-
-    # The cost comes first; it is what the rankings of the first questions show, and the oracle's.
-    page.get_by_label("Collection").select_option(DEMO)
-    page.get_by_role("button", name="See what it costs").press("Enter")
-    page.locator("[data-expected]").wait_for()
-    expected = int(page.locator("[data-expected]").get_attribute("data-expected") or 0)
-    assert sum(answers) <= expected <= 2 * (1 + 3 * samples)
-    assert console.violations() == []
-    page.get_by_label("Budget").fill(str(answers[0]))
-    page.get_by_role("button", name="Begin").press("Enter")
-    page.locator("[data-audit=budget]").wait_for()
-    assert page.locator("[data-done]").get_attribute("data-done") == "1"
-    assert f"needs {answers[1]} answers" in page.locator(".problem").inner_text()
-
-    # It is there again after a reload, is stopped while it asks, and goes on.
-    page.reload()
-    page.locator("[data-audit=budget] [data-done='1']").wait_for()
-    page.get_by_label("Budget").fill(str(sum(answers)))
-    page.route("**/*OrchestratorService/Audit", lambda _: None)
-    page.get_by_role("button", name="Go on").press("Enter")
-    page.get_by_role("button", name="Stop", exact=True).press("Enter")
-    page.locator("[data-audit=stopped]").wait_for()
-    page.unroute("**/*OrchestratorService/Audit")
-    page.get_by_role("button", name="Go on").press("Enter")
-    page.locator("[data-audit=done]").wait_for()
-    page.locator("[data-slope=relevance]").wait_for()
-
-    for dial, alpha in (("1", 1.0), ("8", 8.0), ("none", None)):
-        of_dial = [
-            next(one for one in found if one.alpha == alpha and one.policy != "oracle")
-            for found in reports.values()
-        ]
-        wanted = {
-            "disparity": [one.exact_ee_d_norm if alpha else one.ee_d_norm for one in of_dial],
-            "relevance": [one.exact_ee_r_norm if alpha else one.ee_r_norm for one in of_dial],
-            "utility": [one.expected_utility for one in of_dial],
-        }
-        for quantity, values in wanted.items():
-            cell = page.locator(f"[data-dial='{dial}'] [data-quantity={quantity}]")
-            assert float(cell.get_attribute("data-mean") or "nan") == pytest.approx(
-                sum(value or 0.0 for value in values) / 2
-            )
-    assert is_readable(console)
-
-    saved = {}
-    for name, label in (("csv", "CSV"), ("html", "Report"), ("jsonl", "Rankings (JSON lines)")):
-        with page.expect_download() as download:
-            page.get_by_role("button", name=label).press("Enter")
-        saved[name] = tmp_path / f"saved.{name}"
-        download.value.save_as(saved[name])
-    assert len(saved["csv"].read_text(encoding="utf-8").splitlines()) == 1 + 2 * 3
-    read = list(read_audits([saved["jsonl"]]))
-    assert [one.query_id for one in read] == [one.id for one in asked]
-    assert sum(len(one.rankings) for query in read for one in query.samplings) == 2 * (1 + 3 * samples)
-    report = saved["html"].read_text(encoding="utf-8")
-    assert report.count("<svg") == 2
-    assert "<script" not in report
-    assert not re.search(r"""(?:src|href)=|url\(|@import""", report)
-
-    # Its asks are among the runs: one observation for each question and way of ranking, the oracle's too.
-    page.get_by_role("link", name="Its asks").press("Enter")
-    page.get_by_text("8 asks").first.wait_for()
-    console.open("audits")
-    page.get_by_role("button", name="Delete…").press("Enter")
-    page.get_by_role("button", name="Delete it").press("Enter")
-    page.locator(".audit-form").wait_for()
 
 
 def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
