@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,10 +16,11 @@ import grpc
 import psutil
 import pytest
 
-from evenmesh import Agent, Client, Feedback, GroupTarget, Passage
+from evenmesh import Agent, AuditReport, AuditSample, Client, Feedback, GroupTarget, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from evenmesh_core.text_metrics import token_f1
+from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
@@ -33,7 +35,7 @@ pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 QUESTION = "How often should I oil my chain?"
 SETTINGS = {"collection": DEMO, "k": 5, "depth": 20, "samples": 40}
 """How the page asks unless it is changed."""
-ALPHA, STOP = 2.0, 4
+ALPHA = 2.0
 EVEN, BY_SCORE = 0, 9
 ALPHAS = {EVEN: 0.0, BY_SCORE: 8.0}
 MEMBERS = ("Lexical@1", "Dense@1", "Lexical@RR@2", "Lexical@4")
@@ -90,6 +92,58 @@ def test_the_dial_shows_other_shares_before_anything_is_generated(asked: Console
         }
     assert seen[EVEN] != seen[BY_SCORE]
     assert asked.page.locator(".result").count() == 1
+
+
+def test_moving_the_dial_redraws_the_sampled_rankings_at_once(asked: ConsolePage, client: Client) -> None:
+    page, alpha, samples = asked.page, 0.5, 40
+    page.locator("circle.sampled").first.wait_for()
+    page.get_by_text("drawing rankings").wait_for(state="detached")
+    page.get_by_text("Where the time went").wait_for()
+    sent: list[str] = []
+    page.on("request", lambda one: sent.append(one.url))
+    asked.turn(1)
+    page.locator("output", has_text=f"α = {alpha}").wait_for()
+    events = list(
+        client.audit(
+            QUESTION,
+            alphas=[alpha],
+            oracle=0,
+            num_answers=0,
+            useful=[],
+            observe=False,
+            **SETTINGS,  # type: ignore[arg-type]
+        )
+    )
+    drawn = [one for one in events if isinstance(one, AuditSample) and one.alpha == alpha]
+    titles = {one.id: one.title for one in demo.passages()}
+    rankings = [[titles[passage] for passage in one.passage_ids] for one in drawn]
+    assert len({tuple(one) for one in rankings}) > samples // 2
+    slider = page.locator(".picker input")
+    for place in (0, 1, samples - 1):
+        slider.fill(str(place))
+        page.get_by_text(f"Sample {place + 1} of {samples}").wait_for()
+        page.wait_for_function(
+            "wanted => JSON.stringify([...document.querySelectorAll('ol.ranking .link')]"
+            ".map(one => one.innerText)) === JSON.stringify(wanted)",
+            arg=rankings[place],
+        )
+        column = page.locator(".column.chosen .cell").evaluate_all("all => all.map(one => one.title)")
+        assert column == rankings[place]
+    (report,) = [one for one in events if isinstance(one, AuditReport) and one.alpha == alpha]
+    exact, shown = (
+        page.locator("circle.sampled").evaluate_all(f"all => all.map(one => Number(one.dataset.{what}))")
+        for what in ("exact", "shown")
+    )
+    assert exact == pytest.approx(list(report.exact_exposure), abs=1e-9)
+    pool = page.locator("circle.sampled title").evaluate_all("all => all.map(one => one.textContent)")
+    often = Counter(title for ranking in rankings for title in ranking)
+    assert shown == pytest.approx([often[title.rsplit(": ", 1)[0]] / samples for title in pool], abs=1e-9)
+    # The samples are played one after another, without another call.
+    slider.fill("0")
+    page.get_by_role("button", name="Play samples").click()
+    page.get_by_text(f"Sample 3 of {samples}").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    assert sent == []
 
 
 def test_two_settings_stand_side_by_side(asked: ConsolePage) -> None:
@@ -170,23 +224,12 @@ def test_what_helped_is_recorded_for_the_agent_of_the_console(asked: ConsolePage
     asked.page.get_by_text("Recorded for the agent console").wait_for()
     after = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
     assert after == before + 1
-
-
-def test_an_ask_and_the_dial_need_no_mouse(asked: ConsolePage) -> None:
-    keyboard = asked.page.keyboard
-    asked.page.get_by_label("Question", exact=True).focus()
-    keyboard.press("ControlOrMeta+a")
-    keyboard.type("What pressure for road tyres?")
-    keyboard.press("Enter")
-    asked.page.get_by_label("Answer at dial 2").wait_for()
-    asked.page.get_by_label("Fairness dial", exact=True).wait_for()
-    for _ in range(80):
-        keyboard.press("Tab")
-        if asked.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Fairness dial":
-            break
-    for _ in range(STOP):
-        keyboard.press("ArrowLeft")
-    assert asked.page.locator("output").inner_text() == "α = 0"
+    cited = asked.page.locator(".cited").count()
+    asked.page.get_by_role("button", name="The answer did not help").click()
+    asked.page.locator(".helped [aria-pressed=true]").wait_for()
+    assert asked.page.locator(".given [aria-pressed=true]").count() >= cited
+    last = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
+    assert last == after + cited, "one for each passage that the answer was taken from"
 
 
 def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
@@ -370,10 +413,13 @@ def test_an_upload_that_is_refused_says_why_and_can_be_stopped(
     page.get_by_text("There is nothing to add.").wait_for()
     page.get_by_label("all of them are from").check()
     page.get_by_label("Provider", exact=True).fill("Someone")
+    page.route("**/documents*", lambda _: None)  # no answer comes
     page.get_by_role("button", name="Look at them first").click()
+    page.locator("progress").wait_for()
     page.get_by_role("button", name="Stop", exact=True).click()
     page.locator("progress").wait_for(state="detached")
     assert page.locator(".problem").count() == 0
+    page.unroute("**/documents*")
     page.route(
         "**/documents*", lambda route: route.fulfill(status=429, json={"detail": "the service is busy"})
     )
@@ -381,6 +427,24 @@ def test_an_upload_that_is_refused_says_why_and_can_be_stopped(
     assert "the service is busy" in page.locator(".problem").inner_text()
     page.unroute("**/documents*")
     client.delete_collection("stopped")
+
+
+def test_a_collection_shows_how_each_attribute_is_distributed(console: ConsolePage) -> None:
+    page = console.page
+    console.open("collections")
+    page.get_by_role("button", name=DEMO).click()
+    for attribute in ("provider", "topic"):
+        page.get_by_label("Attribute", exact=True).select_option(attribute)
+        counts = Counter(one.attributes[attribute] for one in demo.passages())
+        rows = page.locator("table.bars tbody tr")
+        page.get_by_role("button", name=max(counts, key=counts.__getitem__), exact=True).wait_for()
+        shown = dict(
+            rows.evaluate_all(
+                "rows => rows.map(row => [row.cells[0].innerText.trim(), parseInt(row.cells[2].innerText)])"
+            )
+        )
+        assert shown == {name: counts[name] for name in shown}
+        assert sorted(shown.values(), reverse=True) == sorted(counts.values(), reverse=True)[:12]
 
 
 def test_a_search_finds_what_the_retriever_finds(console: ConsolePage, client: Client) -> None:
@@ -537,6 +601,37 @@ def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
     finally:
         assert next(one for one in client.models() if one.serving).version == before.version
         store.remove(version)
+
+
+def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
+    console: ConsolePage, mesh: RunningMesh, tmp_path: Path
+) -> None:
+    keys = {}
+    for name in ("feedback", "ask"):
+        keys[name], digest = new_key()
+        add_entry(tmp_path / "keys.toml", KeyEntry(name=name, sha256=digest, tenant="acme", roles=[name]))
+    browser = console.page.context.browser
+    assert browser is not None
+    with (
+        GatewayProcess(tmp_path, mesh.addresses, EVENMESH_API_KEYS=str(tmp_path / "keys.toml")) as served,
+        browser.new_context() as context,
+    ):
+        other = ConsolePage(context.new_page(), served.url)
+        page = other.page
+        page.goto(f"{served.url}/console/#/agents")
+        page.get_by_label("API key or token").fill(keys["feedback"])
+        page.get_by_role("button", name="Sign in").click()
+        page.locator(".version").first.wait_for()
+        for words in ("Promote…", "Roll back…", "Feedback of"):
+            assert page.get_by_role("button", name=words).count() == 0
+        page.get_by_role("button", name="Sign out feedback").click()
+        page.get_by_label("API key or token").fill(keys["ask"])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_label("Question", exact=True).wait_for()
+        other.ask(QUESTION)
+        page.get_by_text("What the model was given").wait_for()
+        assert page.locator(".judge").count() == 0
+        assert other.complaints == []
 
 
 def test_health_says_that_all_services_serve(console: ConsolePage) -> None:

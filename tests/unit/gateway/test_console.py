@@ -179,6 +179,14 @@ async def test_a_prometheus_that_is_away_is_said_and_no_more(open_gateway: Open,
     assert await page.locator(".tile").count() == 5
 
 
+async def test_health_shows_the_time_of_each_step_and_what_degraded(gateway: httpx.AsyncClient, page) -> None:
+    await page.goto(f"{gateway.base_url}/console/#/health")
+    await page.get_by_role("heading", name="The last hour").wait_for()
+    times = await page.locator(".times-table tbody tr").all_inner_texts()
+    assert ["".join(one.split()) for one in times] == ["writetheanswer80ms"]
+    assert await page.get_by_text("rank them again: BUDGET_EXCEEDED, 1 times").count() == 1
+
+
 async def test_an_ask_leads_to_its_trace(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
     client = await open_gateway(traces="https://traces.example.com/of/{trace_id}?view=1")
     sent: list[str] = []
