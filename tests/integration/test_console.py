@@ -20,6 +20,7 @@ from evenmesh import Agent, AuditReport, AuditSample, Client, Feedback, GroupTar
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from evenmesh_core.text_metrics import token_f1
+from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
@@ -482,6 +483,22 @@ def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client)
     assert not re.search(r"<script|src=|href=|url\(", page)
 
 
+def test_a_run_of_votes_shows_their_agreement_over_time(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    for _ in range(2):
+        client.answer(QUESTION, ensemble=MEMBERS[:2], run_id="console-votes", run_report=True)
+    agreement = client.report("console-votes").vote_agreement
+    assert agreement is not None
+    page.goto(f"{console.url}/console/#/runs/console-votes")
+    page.reload()
+    page.get_by_role("heading", name="console-votes").wait_for()
+    mean = page.locator("[data-quantity=vote_agreement]").get_attribute("data-mean")
+    assert float(mean or "nan") == agreement.mean
+    page.get_by_label("Quantity", exact=True).select_option("vote_agreement")
+    page.get_by_role("img", name="agreement of votes of 2 asks over time").wait_for()
+    assert page.locator(".band").get_attribute("d"), "its interval"
+
+
 def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, client: Client) -> None:
     page = console.page
     for run in ("console-configured-1", "console-configured-2"):
@@ -577,6 +594,24 @@ def test_ten_thousand_runs_are_few_rows_of_the_page(
             console.strangers.clear()  # the other gateway is no stranger
 
 
+def test_trainings_are_listed_with_what_they_have_to_learn_from(console: ConsolePage, client: Client) -> None:
+    agent = Agent("trained", "tester")
+    client.record_feedback([Feedback(f"q{one}", "p1", one / 2, agent) for one in range(3)])
+    status = client.training_status()
+    (of_agent,) = [one for one in status.trainings if one.agent == agent]
+    console.open("agents")
+    console.page.reload()
+    row = console.page.locator("[data-training='trained · tester']")
+    row.wait_for()
+    assert row.locator("td").nth(1).inner_text().split() == [
+        str(of_agent.pending_feedback),
+        str(of_agent.pending_queries),
+        "queries",
+    ]
+    assert console.page.locator("[data-training]").count() == len(status.trainings)
+    assert console.is_readable()
+
+
 def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
     console: ConsolePage, client: Client, mesh: RunningMesh, tmp_path: Path
 ) -> None:
@@ -589,7 +624,12 @@ def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
     try:
         console.open("agents")
         page.reload()
-        assert "0.50" in page.get_by_role("row", name="console · tester").inner_text()
+        assert (
+            "0.50"
+            in page.get_by_role("region", name="Agents")
+            .get_by_role("row", name="console · tester")
+            .inner_text()
+        )
         page.get_by_role("button", name=f"Promote… {version}").click()
         assert before.version in page.locator("dialog[open] p").inner_text()
         page.get_by_role("button", name="Promote", exact=True).click()
@@ -609,7 +649,9 @@ def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
     keys = {}
     for name in ("feedback", "ask"):
         keys[name], digest = new_key()
-        add_entry(tmp_path / "keys.toml", KeyEntry(name=name, sha256=digest, tenant="acme", roles=[name]))
+        add_entry(
+            tmp_path / "keys.toml", KeyEntry(name=name, sha256=digest, tenant=DEFAULT_TENANT, roles=[name])
+        )
     browser = console.page.context.browser
     assert browser is not None
     with (
@@ -622,7 +664,7 @@ def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
         page.get_by_label("API key or token").fill(keys["feedback"])
         page.get_by_role("button", name="Sign in").click()
         page.locator(".version").first.wait_for()
-        for words in ("Promote…", "Roll back…", "Feedback of"):
+        for words in ("Promote…", "Roll back…", "items from"):
             assert page.get_by_role("button", name=words).count() == 0
         page.get_by_role("button", name="Sign out feedback").click()
         page.get_by_label("API key or token").fill(keys["ask"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,6 +18,9 @@ from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.console_page import WIDE, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 from tests.support.killable import Killable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -170,6 +174,8 @@ def test_what_a_role_may_not_do_is_not_on_the_page(console: ConsolePage, served:
 
 
 def test_audits_that_the_browser_keeps_are_of_who_began_them(console: ConsolePage, served: Served) -> None:
+    from playwright.sync_api import Error
+
     page = console.page
     for name in CALLERS:
         whose = f'["{CALLERS[name][0]}","{name}"]'
@@ -182,3 +188,22 @@ def test_audits_that_the_browser_keeps_are_of_who_began_them(console: ConsolePag
         page.get_by_text("What is asked").click()
         assert "bm25-lucene" in page.locator(".facts").inner_text()
         console.press(f"Sign out {name}")
+
+    # An audit under way stops with its caller, and does not go on with the key of the next one.
+    held: list[Route] = []
+    page.route("**/*OrchestratorService/Audit", held.append)
+    sign_in(console, served, "ann")
+    console.open("audits")
+    console.press("Go on")
+    while not held:
+        page.wait_for_timeout(50)
+    console.press("Sign out ann")
+    sign_in(console, served, "ben")
+    with suppress(Error):  # the page no longer waits for it
+        held[0].abort()
+    page.wait_for_timeout(2_000)  # more than the pause before an audit asks again
+    assert len(held) == 1
+    console.press("Sign out ben")
+    sign_in(console, served, "ann")
+    console.open("audits")
+    page.locator("[data-audit=stopped]").wait_for()

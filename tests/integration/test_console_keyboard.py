@@ -243,7 +243,7 @@ def test_look_at_feedback_promote_and_roll_back(
     version = tiny_encoders.keep(store, tiny_models.cross_encoder(tmp_path), "made for a test")
     try:
         go_to(console, "Agents", "Agents and models")
-        console.press("Feedback of keyboard · tester")
+        console.press("2 items from keyboard · tester")
         page.get_by_role("dialog", name="Feedback of keyboard · tester").wait_for()
         page.locator("[data-usefulness]").nth(1).wait_for()
         shown = page.locator("[data-usefulness]").evaluate_all(

@@ -203,8 +203,16 @@ class Audits {
     const whose = this.#who();
     if (whose === this.#whose) return;
     this.#whose = whose;
+    const kept = await store.list(whose);
+    if (whose !== this.#whose) return;
+    this.all = kept.map((one) => new Audit(one)).sort((a, b) => b.plan.createdAt - a.plan.createdAt);
+  }
+
+  /** Stop and forget the audits of who is no longer signed in: none goes on with the key of somebody else. */
+  leave(): void {
+    if (this.#whose === this.#who()) return;
     for (const one of this.all) one.stop();
-    this.all = (await store.list(whose)).map((one) => new Audit(one)).sort((a, b) => b.plan.createdAt - a.plan.createdAt);
+    [this.#whose, this.all] = ["", []];
   }
 
   /** Make an audit and begin. */
