@@ -671,7 +671,7 @@ def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
         page.get_by_role("button", name="Sign in").click()
         page.get_by_label("Question", exact=True).wait_for()
         other.ask(QUESTION)
-        page.get_by_text("What the model was given").wait_for()
+        page.get_by_role("heading", name="What the model was given").wait_for()
         assert page.locator(".judge").count() == 0
         assert other.complaints == []
 

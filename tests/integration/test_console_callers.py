@@ -191,7 +191,7 @@ def test_audits_that_the_browser_keeps_are_of_who_began_them(console: ConsolePag
 
     # An audit under way stops with its caller, and does not go on with the key of the next one.
     held: list[Route] = []
-    page.route("**/*OrchestratorService/Audit", held.append)
+    page.route("**/*OrchestratorService/Audit", lambda route: held.append(route))
     sign_in(console, served, "ann")
     console.open("audits")
     console.press("Go on")
