@@ -295,10 +295,10 @@ def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
 
 def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Client) -> None:
     script = "<script>window.taken = 1</script><img src=x onerror='window.taken = 1'>"
-    right_to_left = "شحّم السلسلة كل مئتي كيلومتر. " * 300
+    right_to_left = "شحّم السلسلة كل مئتي كيلومتر. " * 400
     passages = [
         Passage(id="script", title="<b>Oil</b>", text=script, attributes={"provider": "<i>Odd</i>"}),
-        Passage(id="rtl", title="سلسلة", text=right_to_left[:10_000], attributes={"provider": "نادٍ"}),
+        Passage(id="rtl", title="سلسلة", text=right_to_left[:9_999] + "!", attributes={"provider": "نادٍ"}),
     ]
     client.ingest(passages, "odd")
     console.open("collections")
@@ -310,6 +310,9 @@ def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Clien
     console.page.set_viewport_size({"width": NARROW, "height": TALL})
     console.page.get_by_role("button", name="سلسلة").click()
     assert console.width() <= NARROW
+    shown = console.page.locator("dialog[open] .text")
+    assert len(shown.inner_text()) == 10_000
+    assert shown.evaluate("one => getComputedStyle(one).direction") == "rtl"
     console.page.keyboard.press("Escape")
     console.page.set_viewport_size({"width": 1280, "height": 900})
     assert console.page.evaluate("window.taken") is None
