@@ -10,7 +10,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evenmesh import Addresses, Agent, Client, Feedback
 from evenmesh.statements import new_key
@@ -18,6 +18,9 @@ from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, 
 from evenmesh_studies import demo
 from tests.support import document_files
 from tests.support.console_page import ConsolePage, chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "assets" / "console"
 QUESTION: Final = "How often should I oil my chain?"
@@ -35,8 +38,8 @@ AGENTS: Final = {"qa": 1.0, "summaries": 0.8}
 """Tasks of the agents that give feedback, and how useful a useful passage is to each."""
 PROVIDER: Final = "Ask Aunt Sprocket"
 """Whose statement is shown."""
-WIDE: Final = {"width": 1180, "height": 900}
-PHONE: Final = {"width": 390, "height": 844}
+WIDE: Final[ViewportSize] = {"width": 1180, "height": 900}
+PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
 
 
 def fill(client: Client) -> None:

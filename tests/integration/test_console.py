@@ -20,7 +20,7 @@ from evenmesh import Agent, AuditReport, AuditSample, Client, Feedback, GroupTar
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from evenmesh_core.text_metrics import token_f1
-from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_kit.security.caller import DEFAULT_TENANT, Role
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
@@ -650,10 +650,11 @@ def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
     console: ConsolePage, mesh: RunningMesh, tmp_path: Path
 ) -> None:
     keys = {}
-    for name in ("feedback", "ask"):
+    for name in (Role.FEEDBACK, Role.ASK):
         keys[name], digest = new_key()
         add_entry(
-            tmp_path / "keys.toml", KeyEntry(name=name, sha256=digest, tenant=DEFAULT_TENANT, roles=[name])
+            tmp_path / "keys.toml",
+            KeyEntry(name=name, sha256=digest, tenant=DEFAULT_TENANT, roles=frozenset({name})),
         )
     browser = console.page.context.browser
     assert browser is not None
@@ -664,13 +665,13 @@ def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
         other = ConsolePage(context.new_page(), served.url)
         page = other.page
         page.goto(f"{served.url}/console/#/agents")
-        page.get_by_label("API key or token").fill(keys["feedback"])
+        page.get_by_label("API key or token").fill(keys[Role.FEEDBACK])
         page.get_by_role("button", name="Sign in").click()
         page.locator(".version").first.wait_for()
         for words in ("Promote…", "Roll back…", "items from"):
             assert page.get_by_role("button", name=words).count() == 0
         page.get_by_role("button", name="Sign out feedback").click()
-        page.get_by_label("API key or token").fill(keys["ask"])
+        page.get_by_label("API key or token").fill(keys[Role.ASK])
         page.get_by_role("button", name="Sign in").click()
         page.get_by_label("Question", exact=True).wait_for()
         other.ask(QUESTION)

@@ -14,6 +14,7 @@ import pytest
 from evenmesh import Addresses, Client, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
+from evenmesh_kit.security.caller import Role
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.console_page import WIDE, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
-CALLERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "ann": ("acme", ("ask", "ingest")),
-    "ben": ("bolt", ("ask",)),
+CALLERS: Mapping[str, tuple[str, tuple[Role, ...]]] = {
+    "ann": ("acme", (Role.ASK, Role.INGEST)),
+    "ben": ("bolt", (Role.ASK,)),
 }
 """Tenant and roles of each."""
 _KEPT_BY_THE_FIRST_VERSION = """([whose, id, name]) => new Promise((resolve, reject) => {
@@ -66,9 +67,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     keys = {}
     for name, (tenant, roles) in CALLERS.items():
         keys[name], digest = new_key()
-        add_entry(home / "keys.toml", KeyEntry(name=name, sha256=digest, tenant=tenant, roles=list(roles)))
+        add_entry(
+            home / "keys.toml", KeyEntry(name=name, sha256=digest, tenant=tenant, roles=frozenset(roles))
+        )
     writer, digest = new_key()
-    add_entry(home / "keys.toml", KeyEntry(name="writer", sha256=digest, tenant="bolt", roles=["ingest"]))
+    add_entry(
+        home / "keys.toml",
+        KeyEntry(name="writer", sha256=digest, tenant="bolt", roles=frozenset({Role.INGEST})),
+    )
     known = {"EVENMESH_API_KEYS": str(home / "keys.toml")}
     retriever = Killable("evenmesh_retriever", "retriever", home).also(**known)
     evaluator = Killable("evenmesh_evaluator", "evaluator", home).also(**known)
@@ -107,7 +113,7 @@ def _observe(address: str, key: str, run: str) -> None:
         replies = EvaluatorServiceStub(channel).Observe(
             iter([pb.ObserveRequest(observation=message)]),
             timeout=60,
-            metadata=[("authorization", f"Bearer {key}")],
+            metadata=(("authorization", f"Bearer {key}"),),
         )
         assert [reply.HasField("ack") for reply in replies] == [True]
 

@@ -16,7 +16,7 @@ from tests.support.node_tools import axe
 from tests.support.programs import required
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, ViewportSize
 
 PATIENCE_MS: Final = 120_000
 """Longest wait for anything on the page: models share two cores with other tests. Milliseconds."""
@@ -25,7 +25,7 @@ MOST_STOPS: Final = 300
 PAGES: Final = ("ask", "talk", "vote", "collections", "runs", "audits", "statements", "agents", "health")
 ARGUMENTS: Final = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
 
-WIDE: Final = {"width": 1280, "height": 900}
+WIDE: Final[ViewportSize] = {"width": 1280, "height": 900}
 """The window, in CSS pixels."""
 NARROW, TALL = 360, 780
 """A phone's."""
@@ -134,7 +134,7 @@ class ConsolePage:
             found += self.violations()
         self.page.set_viewport_size({"width": NARROW, "height": TALL})
         width = self.width()
-        self.page.set_viewport_size({"width": WIDE["width"], "height": WIDE["height"]})
+        self.page.set_viewport_size(WIDE)
         return not found and width <= NARROW
 
     def reach(self, target: Locator) -> None:

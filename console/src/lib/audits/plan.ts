@@ -89,7 +89,7 @@ export function runOf(plan: Plan, system: System): string {
   const plain = (words: string, most: number): string => words.replace(/[^A-Za-z0-9]+/g, "-").slice(0, most);
   const name = systemName(plan, system);
   const place = systemsOf(plan).findIndex((one) => one.retriever === system.retriever && one.model === system.model);
-  // Names that differ by signs alone are told apart by the place.
+  // The place separates names that differ by signs alone.
   return [plain(plan.name, 40), ...(name ? [plain(name, 60), String(place + 1)] : []), plan.createdAt.toString(36)].join("-");
 }
 
