@@ -187,7 +187,7 @@ def take(url: str, out: Path) -> None:
         console.picture(out / "agents.png", height=900)
         console.open("health")
         console.page.get_by_role("heading", name="The last hour").wait_for()
-        console.picture(out / "health.png", height=560)
+        console.picture(out / "health.png", height=600)
         console.page.set_viewport_size(PHONE)
         console.open("ask")
         console.ask(QUESTION)

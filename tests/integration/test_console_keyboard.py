@@ -101,7 +101,7 @@ def test_skip_to_the_content_read_the_words_and_change_the_colours(console: Cons
     console.reach(page.locator("summary", has_text="How it is answered"))
     keyboard.press("Enter")
     console.press("What “sample” means")
-    page.get_by_text("One ranking drawn at random").wait_for()
+    page.get_by_role("note").get_by_text("One ranking drawn at random").wait_for()
     keyboard.press("Escape")
 
 
