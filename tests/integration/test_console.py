@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import psutil
@@ -30,6 +31,9 @@ from tests.support import document_files, evaluator_process, tiny_encoders, tiny
 from tests.support.console_page import NARROW, PAGES, TALL, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 from tests.support.killable import Killable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -513,8 +517,13 @@ def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, cl
     )
     report = client.report(configuration=configured.configuration)
     console.open("runs")
+    held: list[Route] = []
+    page.route("**/*EvaluatorService/ListRuns", lambda route: held.append(route))
     page.reload()
-    page.get_by_role("button", name="Configurations").press("Enter")
+    page.get_by_role("button", name="Configurations").press("Enter")  # before the runs are there
+    page.locator(".configuration").first.wait_for()
+    held.pop().continue_()
+    page.unroute("**/*EvaluatorService/ListRuns")
     page.locator(".configuration", has_text="α 3.25").press("Enter")
     page.get_by_role("heading", name="α 3.25").wait_for()
     asks = configured.num_observations

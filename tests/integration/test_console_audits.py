@@ -267,7 +267,7 @@ def test_an_audit_of_several_retrievers_and_models_compares_them(audited: Audite
                 )
                 for one in asked
             }
-            wanted = {
+            wanted: dict[str, list[float | None]] = {
                 "disparity": [one.exact_ee_d_norm if alpha else one.ee_d_norm for one in found.values()],
                 "normalized": [
                     (one.expected_utility or 0.0) / best[model, query]
