@@ -10,14 +10,17 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from evenmesh import Addresses, Client
+from evenmesh import Addresses, Agent, Client, Feedback
 from evenmesh.statements import new_key
 from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
 from evenmesh_studies import demo
 from tests.support import document_files
 from tests.support.console_page import ConsolePage, chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "assets" / "console"
 QUESTION: Final = "How often should I oil my chain?"
@@ -29,10 +32,14 @@ SOURCES: Final = {
     "Words": {"collection": "demo", "retriever": "bm25-lucene"},
     "Meaning": {"collection": "demo", "retriever": "dense"},
 }
+RETRIEVERS: Final = ("bm25-lucene", "dense")
+"""What the audit compares."""
+AGENTS: Final = {"qa": 1.0, "summaries": 0.8}
+"""Tasks of the agents that give feedback, and how useful a useful passage is to each."""
 PROVIDER: Final = "Ask Aunt Sprocket"
 """Whose statement is shown."""
-WIDE: Final = {"width": 1180, "height": 900}
-PHONE: Final = {"width": 390, "height": 844}
+WIDE: Final[ViewportSize] = {"width": 1180, "height": 900}
+PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
 
 
 def fill(client: Client) -> None:
@@ -50,6 +57,25 @@ def fill(client: Client) -> None:
                 references=one.answers,
                 useful=one.useful_passage_ids,
             )
+
+
+def give_feedback(client: Client) -> None:
+    """Record what the demo's labels say, for some agents."""
+    for task, usefulness in AGENTS.items():
+        agent = Agent(task, "evenmesh-pointer")
+        client.register_agent(agent, "answers questions" if task == "qa" else "sums up what was found")
+        client.record_feedback(
+            [
+                Feedback(
+                    one.question,
+                    passage.id,
+                    usefulness if passage.id in one.useful_passage_ids else 0.0,
+                    agent,
+                )
+                for one in demo.questions()[:20]
+                for passage in client.retrieve(one.question, collection="demo", depth=8, k=8).passages
+            ]
+        )
 
 
 def write_documents(folder: Path) -> Path:
@@ -141,11 +167,14 @@ def take(url: str, out: Path) -> None:
         console.open("audits")
         console.page.get_by_role("button", name="Try questions of the demo").click()
         console.page.get_by_label("Rankings of each dial").fill("12")
+        console.page.get_by_text("How it is answered and scored").click()
+        for retriever in RETRIEVERS:
+            console.page.get_by_label(retriever, exact=True).check()
         console.page.get_by_role("button", name="See what it costs").click()
         console.page.locator(".cost").wait_for()
         console.page.get_by_role("button", name="Begin").click()
         console.page.locator("[data-audit=done]").wait_for(timeout=600_000)
-        console.page.locator("[data-slope=relevance]").wait_for()
+        console.page.locator("[data-slope=relevance]").nth(len(RETRIEVERS) - 1).wait_for()
         console.picture(out / "audit.png", height=1200)
         console.page.set_viewport_size(WIDE)
         console.open("statements")
@@ -153,6 +182,12 @@ def take(url: str, out: Path) -> None:
         console.page.get_by_role("button", name="Get the statement").click()
         console.page.locator("[data-configuration]").first.wait_for()
         console.picture(out / "statement.png", height=780)
+        console.open("agents")
+        console.page.locator(".version").first.wait_for()
+        console.picture(out / "agents.png", height=900)
+        console.open("health")
+        console.page.get_by_role("heading", name="The last hour").wait_for()
+        console.picture(out / "health.png", height=600)
         console.page.set_viewport_size(PHONE)
         console.open("ask")
         console.ask(QUESTION)
@@ -191,6 +226,7 @@ def main() -> None:
                 client.ingest(demo.passages(), "demo")
                 client.until_embedded("demo")
                 fill(client)
+                give_feedback(client)
             take(f"http://{state.services['gateway'].address}", given.out)
         finally:
             stop(settings.home)

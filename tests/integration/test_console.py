@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import psutil
 import pytest
 
-from evenmesh import Agent, AuditReport, AuditSettled, Client, Feedback, GroupTarget, Passage
+from evenmesh import Agent, AuditReport, AuditSample, Client, Feedback, GroupTarget, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from evenmesh_core.text_metrics import token_f1
-from evenmesh_lab.files import read_audits
+from evenmesh_kit.security.caller import DEFAULT_TENANT, Role
+from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.integration.test_mesh import eventually
 from tests.support import document_files, evaluator_process, tiny_encoders, tiny_models
-from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
+from tests.support.console_page import NARROW, PAGES, TALL, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 from tests.support.killable import Killable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
 QUESTION = "How often should I oil my chain?"
 SETTINGS = {"collection": DEMO, "k": 5, "depth": 20, "samples": 40}
 """How the page asks unless it is changed."""
-ALPHA, STOP = 2.0, 4
+ALPHA = 2.0
 EVEN, BY_SCORE = 0, 9
 ALPHAS = {EVEN: 0.0, BY_SCORE: 8.0}
-NARROW, TALL = 360, 780
 MEMBERS = ("Lexical@1", "Dense@1", "Lexical@RR@2", "Lexical@4")
 
 
@@ -93,6 +97,58 @@ def test_the_dial_shows_other_shares_before_anything_is_generated(asked: Console
         }
     assert seen[EVEN] != seen[BY_SCORE]
     assert asked.page.locator(".result").count() == 1
+
+
+def test_moving_the_dial_redraws_the_sampled_rankings_at_once(asked: ConsolePage, client: Client) -> None:
+    page, alpha, samples = asked.page, 0.5, 40
+    page.locator("circle.sampled").first.wait_for()
+    page.get_by_text("drawing rankings").wait_for(state="detached")
+    page.get_by_text("Where the time went").wait_for()
+    sent: list[str] = []
+    page.on("request", lambda one: sent.append(one.url))
+    asked.turn(1)
+    page.locator("output", has_text=f"α = {alpha}").wait_for()
+    events = list(
+        client.audit(
+            QUESTION,
+            alphas=[alpha],
+            oracle=0,
+            num_answers=0,
+            useful=[],
+            observe=False,
+            **SETTINGS,  # type: ignore[arg-type]
+        )
+    )
+    drawn = [one for one in events if isinstance(one, AuditSample) and one.alpha == alpha]
+    titles = {one.id: one.title for one in demo.passages()}
+    rankings = [[titles[passage] for passage in one.passage_ids] for one in drawn]
+    assert len({tuple(one) for one in rankings}) > samples // 2
+    slider = page.locator(".picker input")
+    for place in (0, 1, samples - 1):
+        slider.fill(str(place))
+        page.get_by_text(f"Sample {place + 1} of {samples}").wait_for()
+        page.wait_for_function(
+            "wanted => JSON.stringify([...document.querySelectorAll('ol.ranking .link')]"
+            ".map(one => one.innerText)) === JSON.stringify(wanted)",
+            arg=rankings[place],
+        )
+        column = page.locator(".column.chosen .cell").evaluate_all("all => all.map(one => one.title)")
+        assert column == rankings[place]
+    (report,) = [one for one in events if isinstance(one, AuditReport) and one.alpha == alpha]
+    exact, shown = (
+        page.locator("circle.sampled").evaluate_all(f"all => all.map(one => Number(one.dataset.{what}))")
+        for what in ("exact", "shown")
+    )
+    assert exact == pytest.approx(list(report.exact_exposure), abs=1e-9)
+    pool = page.locator("circle.sampled title").evaluate_all("all => all.map(one => one.textContent)")
+    often = Counter(title for ranking in rankings for title in ranking)
+    assert shown == pytest.approx([often[title.rsplit(": ", 1)[0]] / samples for title in pool], abs=1e-9)
+    # The samples are played one after another, without another call.
+    slider.fill("0")
+    page.get_by_role("button", name="Play samples").click()
+    page.get_by_text(f"Sample 3 of {samples}").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    assert sent == []
 
 
 def test_two_settings_stand_side_by_side(asked: ConsolePage) -> None:
@@ -173,36 +229,12 @@ def test_what_helped_is_recorded_for_the_agent_of_the_console(asked: ConsolePage
     asked.page.get_by_text("Recorded for the agent console").wait_for()
     after = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
     assert after == before + 1
-
-
-def test_an_ask_and_the_dial_need_no_mouse(asked: ConsolePage) -> None:
-    keyboard = asked.page.keyboard
-    asked.page.get_by_label("Question", exact=True).focus()
-    keyboard.press("ControlOrMeta+a")
-    keyboard.type("What pressure for road tyres?")
-    keyboard.press("Enter")
-    asked.page.get_by_label("Answer at dial 2").wait_for()
-    asked.page.get_by_label("Fairness dial", exact=True).wait_for()
-    for _ in range(80):
-        keyboard.press("Tab")
-        if asked.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Fairness dial":
-            break
-    for _ in range(STOP):
-        keyboard.press("ArrowLeft")
-    assert asked.page.locator("output").inner_text() == "α = 0"
-
-
-def is_readable(console: ConsolePage) -> bool:
-    """Whether axe finds nothing in light and in dark, and nothing is wider than a phone."""
-    found = []
-    colours: tuple[Colours, ...] = ("light", "dark")
-    for one in colours:
-        console.page.emulate_media(color_scheme=one, reduced_motion="reduce")
-        found += console.violations()
-    console.page.set_viewport_size({"width": NARROW, "height": TALL})
-    width = console.width()
-    console.page.set_viewport_size({"width": 1280, "height": 900})
-    return not found and width <= NARROW
+    cited = asked.page.locator(".cited").count()
+    asked.page.get_by_role("button", name="The answer did not help").click()
+    asked.page.locator(".helped [aria-pressed=true]").wait_for()
+    assert asked.page.locator(".given [aria-pressed=true]").count() >= cited
+    last = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
+    assert last == after + cited, "one for each passage that the answer was taken from"
 
 
 def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
@@ -230,7 +262,7 @@ def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
         with console.page.expect_download() as saved:
             console.page.get_by_role("button", name="Save the text").click()
         assert Path(saved.value.path()).read_text(encoding="utf-8") == talk.transcript
-    assert is_readable(console)
+    assert console.is_readable()
 
 
 def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
@@ -262,15 +294,15 @@ def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
     console.page.get_by_text("after 2 of 4 answers").wait_for()
     assert console.page.locator("[data-alike]").count() == 2
     assert console.page.locator("[data-score]").count() == 2
-    assert is_readable(console)
+    assert console.is_readable()
 
 
 def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Client) -> None:
     script = "<script>window.taken = 1</script><img src=x onerror='window.taken = 1'>"
-    right_to_left = "شحّم السلسلة كل مئتي كيلومتر. " * 300
+    right_to_left = "شحّم السلسلة كل مئتي كيلومتر. " * 400
     passages = [
         Passage(id="script", title="<b>Oil</b>", text=script, attributes={"provider": "<i>Odd</i>"}),
-        Passage(id="rtl", title="سلسلة", text=right_to_left[:10_000], attributes={"provider": "نادٍ"}),
+        Passage(id="rtl", title="سلسلة", text=right_to_left[:9_999] + "!", attributes={"provider": "نادٍ"}),
     ]
     client.ingest(passages, "odd")
     console.open("collections")
@@ -282,6 +314,9 @@ def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Clien
     console.page.set_viewport_size({"width": NARROW, "height": TALL})
     console.page.get_by_role("button", name="سلسلة").click()
     assert console.width() <= NARROW
+    shown = console.page.locator("dialog[open] .text")
+    assert len(shown.inner_text()) == 10_000
+    assert shown.evaluate("one => getComputedStyle(one).direction") == "rtl"
     console.page.keyboard.press("Escape")
     console.page.set_viewport_size({"width": 1280, "height": 900})
     assert console.page.evaluate("window.taken") is None
@@ -386,10 +421,13 @@ def test_an_upload_that_is_refused_says_why_and_can_be_stopped(
     page.get_by_text("There is nothing to add.").wait_for()
     page.get_by_label("all of them are from").check()
     page.get_by_label("Provider", exact=True).fill("Someone")
+    page.route("**/documents*", lambda _: None)  # no answer comes
     page.get_by_role("button", name="Look at them first").click()
+    page.locator("progress").wait_for()
     page.get_by_role("button", name="Stop", exact=True).click()
     page.locator("progress").wait_for(state="detached")
     assert page.locator(".problem").count() == 0
+    page.unroute("**/documents*")
     page.route(
         "**/documents*", lambda route: route.fulfill(status=429, json={"detail": "the service is busy"})
     )
@@ -397,6 +435,24 @@ def test_an_upload_that_is_refused_says_why_and_can_be_stopped(
     assert "the service is busy" in page.locator(".problem").inner_text()
     page.unroute("**/documents*")
     client.delete_collection("stopped")
+
+
+def test_a_collection_shows_how_each_attribute_is_distributed(console: ConsolePage) -> None:
+    page = console.page
+    console.open("collections")
+    page.get_by_role("button", name=DEMO).click()
+    for attribute in ("provider", "topic"):
+        page.get_by_label("Attribute", exact=True).select_option(attribute)
+        counts = Counter(one.attributes[attribute] for one in demo.passages())
+        rows = page.locator("table.bars tbody tr")
+        page.get_by_role("button", name=max(counts, key=counts.__getitem__), exact=True).wait_for()
+        shown = dict(
+            rows.evaluate_all(
+                "rows => rows.map(row => [row.cells[0].innerText.trim(), parseInt(row.cells[2].innerText)])"
+            )
+        )
+        assert shown == {name: counts[name] for name in shown}
+        assert sorted(shown.values(), reverse=True) == sorted(counts.values(), reverse=True)[:12]
 
 
 def test_a_search_finds_what_the_retriever_finds(console: ConsolePage, client: Client) -> None:
@@ -434,6 +490,22 @@ def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client)
     assert not re.search(r"<script|src=|href=|url\(", page)
 
 
+def test_a_run_of_votes_shows_their_agreement_over_time(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    for _ in range(2):
+        client.answer(QUESTION, ensemble=MEMBERS[:2], run_id="console-votes", run_report=True)
+    agreement = client.report("console-votes").vote_agreement
+    assert agreement is not None
+    page.goto(f"{console.url}/console/#/runs/console-votes")
+    page.reload()
+    page.get_by_role("heading", name="console-votes").wait_for()
+    mean = page.locator("[data-quantity=vote_agreement]").get_attribute("data-mean")
+    assert float(mean or "nan") == agreement.mean
+    page.get_by_label("Quantity", exact=True).select_option("vote_agreement")
+    page.get_by_role("img", name="agreement of votes of 2 asks over time").wait_for()
+    assert page.locator(".band").get_attribute("d"), "its interval"
+
+
 def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, client: Client) -> None:
     page = console.page
     for run in ("console-configured-1", "console-configured-2"):
@@ -445,8 +517,13 @@ def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, cl
     )
     report = client.report(configuration=configured.configuration)
     console.open("runs")
+    held: list[Route] = []
+    page.route("**/*EvaluatorService/ListRuns", lambda route: held.append(route))
     page.reload()
-    page.get_by_role("button", name="Configurations").press("Enter")
+    page.get_by_role("button", name="Configurations").press("Enter")  # before the runs are there
+    page.locator(".configuration").first.wait_for()
+    held.pop().continue_()
+    page.unroute("**/*EvaluatorService/ListRuns")
     page.locator(".configuration", has_text="α 3.25").press("Enter")
     page.get_by_role("heading", name="α 3.25").wait_for()
     asks = configured.num_observations
@@ -529,111 +606,22 @@ def test_ten_thousand_runs_are_few_rows_of_the_page(
             console.strangers.clear()  # the other gateway is no stranger
 
 
-def test_an_audit_is_asked_stopped_and_goes_on_after_the_tab_was_closed(
-    console: ConsolePage, client: Client, tmp_path: Path
-) -> None:
-    page, samples = console.page, 4
-    asked = [one for one in demo.questions() if one.id in ("bike-q05", "bike-q06")]
-    lines = [
-        json.dumps({"query_id": one.id, "question": one.question, "references": list(one.answers)})
-        for one in asked
+def test_trainings_are_listed_with_what_they_have_to_learn_from(console: ConsolePage, client: Client) -> None:
+    agent = Agent("trained", "tester")
+    client.record_feedback([Feedback(f"q{one}", "p1", one / 2, agent) for one in range(3)])
+    status = client.training_status()
+    (of_agent,) = [one for one in status.trainings if one.agent == agent]
+    console.open("agents")
+    console.page.reload()
+    row = console.page.locator("[data-training='trained · tester']")
+    row.wait_for()
+    assert row.locator("td").nth(1).inner_text().split() == [
+        str(of_agent.pending_feedback),
+        str(of_agent.pending_queries),
+        "queries",
     ]
-    judged = [f"{one.id} 0 {passage} 1" for one in asked for passage in one.useful_passage_ids]
-    console.open("audits")
-    page.get_by_label("Questions", exact=True).fill("\n".join((*lines, lines[0])))
-    page.get_by_text("repeats the id").wait_for()
-    page.get_by_label("Questions", exact=True).fill("\n".join(lines))
-    page.get_by_text("Labels: which passages are useful").press("Enter")
-    page.get_by_label("Labels", exact=True).fill("\n".join(judged))
-    page.get_by_text("2 questions, 2 with right answers, 2 with labels").wait_for()
-    page.get_by_label("Name").fill("Two of the demo")
-    page.get_by_label("Dials").fill("1, 8")
-    page.get_by_label("Rankings of each dial").fill(str(samples))
-    page.get_by_text(f"{2 * (1 + 2 * samples + samples)} rankings.").wait_for()
-
-    reports, answers = {}, []
-    for one in asked:
-        events = list(
-            client.audit(
-                one.question,
-                alphas=[1.0, 8.0],
-                samples=samples,
-                useful=list(one.useful_passage_ids),
-                references=list(one.answers),
-                collection=DEMO,
-                k=5,
-                depth=20,
-                observe=False,
-            )
-        )
-        reports[one.id] = [event for event in events if isinstance(event, AuditReport)]
-        answers.append(next(event.num_contexts for event in events if isinstance(event, AuditSettled)))
-
-    # The cost comes first; it is what the rankings of the first questions show, and the oracle's.
-    page.get_by_label("Collection").select_option(DEMO)
-    page.get_by_role("button", name="See what it costs").press("Enter")
-    page.locator("[data-expected]").wait_for()
-    expected = int(page.locator("[data-expected]").get_attribute("data-expected") or 0)
-    assert sum(answers) <= expected <= 2 * (1 + 3 * samples)
-    assert console.violations() == []
-    page.get_by_label("Budget").fill(str(answers[0]))
-    page.get_by_role("button", name="Begin").press("Enter")
-    page.locator("[data-audit=budget]").wait_for()
-    assert page.locator("[data-done]").get_attribute("data-done") == "1"
-    assert f"needs {answers[1]} answers" in page.locator(".problem").inner_text()
-
-    # It is there again after a reload, is stopped while it asks, and goes on.
-    page.reload()
-    page.locator("[data-audit=budget] [data-done='1']").wait_for()
-    page.get_by_label("Budget").fill(str(sum(answers)))
-    page.route("**/*OrchestratorService/Audit", lambda _: None)
-    page.get_by_role("button", name="Go on").press("Enter")
-    page.get_by_role("button", name="Stop", exact=True).press("Enter")
-    page.locator("[data-audit=stopped]").wait_for()
-    page.unroute("**/*OrchestratorService/Audit")
-    page.get_by_role("button", name="Go on").press("Enter")
-    page.locator("[data-audit=done]").wait_for()
-    page.locator("[data-slope=relevance]").wait_for()
-
-    for dial, alpha in (("1", 1.0), ("8", 8.0), ("none", None)):
-        of_dial = [
-            next(one for one in found if one.alpha == alpha and one.policy != "oracle")
-            for found in reports.values()
-        ]
-        wanted = {
-            "disparity": [one.exact_ee_d_norm if alpha else one.ee_d_norm for one in of_dial],
-            "relevance": [one.exact_ee_r_norm if alpha else one.ee_r_norm for one in of_dial],
-            "utility": [one.expected_utility for one in of_dial],
-        }
-        for quantity, values in wanted.items():
-            cell = page.locator(f"[data-dial='{dial}'] [data-quantity={quantity}]")
-            assert float(cell.get_attribute("data-mean") or "nan") == pytest.approx(
-                sum(value or 0.0 for value in values) / 2
-            )
-    assert is_readable(console)
-
-    saved = {}
-    for name, label in (("csv", "CSV"), ("html", "Report"), ("jsonl", "Rankings (JSON lines)")):
-        with page.expect_download() as download:
-            page.get_by_role("button", name=label).press("Enter")
-        saved[name] = tmp_path / f"saved.{name}"
-        download.value.save_as(saved[name])
-    assert len(saved["csv"].read_text(encoding="utf-8").splitlines()) == 1 + 2 * 3
-    read = list(read_audits([saved["jsonl"]]))
-    assert [one.query_id for one in read] == [one.id for one in asked]
-    assert sum(len(one.rankings) for query in read for one in query.samplings) == 2 * (1 + 3 * samples)
-    report = saved["html"].read_text(encoding="utf-8")
-    assert report.count("<svg") == 2
-    assert "<script" not in report
-    assert not re.search(r"""(?:src|href)=|url\(|@import""", report)
-
-    # Its asks are among the runs: one observation for each question and way of ranking, the oracle's too.
-    page.get_by_role("link", name="Its asks").press("Enter")
-    page.get_by_text("8 asks").first.wait_for()
-    console.open("audits")
-    page.get_by_role("button", name="Delete…").press("Enter")
-    page.get_by_role("button", name="Delete it").press("Enter")
-    page.locator(".audit-form").wait_for()
+    assert console.page.locator("[data-training]").count() == len(status.trainings)
+    assert console.is_readable()
 
 
 def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
@@ -648,7 +636,12 @@ def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
     try:
         console.open("agents")
         page.reload()
-        assert "0.50" in page.get_by_role("row", name="console · tester").inner_text()
+        assert (
+            "0.50"
+            in page.get_by_role("region", name="Agents")
+            .get_by_role("row", name="console · tester")
+            .inner_text()
+        )
         page.get_by_role("button", name=f"Promote… {version}").click()
         assert before.version in page.locator("dialog[open] p").inner_text()
         page.get_by_role("button", name="Promote", exact=True).click()
@@ -660,6 +653,40 @@ def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
     finally:
         assert next(one for one in client.models() if one.serving).version == before.version
         store.remove(version)
+
+
+def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
+    console: ConsolePage, mesh: RunningMesh, tmp_path: Path
+) -> None:
+    keys = {}
+    for name in (Role.FEEDBACK, Role.ASK):
+        keys[name], digest = new_key()
+        add_entry(
+            tmp_path / "keys.toml",
+            KeyEntry(name=name, sha256=digest, tenant=DEFAULT_TENANT, roles=frozenset({name})),
+        )
+    browser = console.page.context.browser
+    assert browser is not None
+    with (
+        GatewayProcess(tmp_path, mesh.addresses, EVENMESH_API_KEYS=str(tmp_path / "keys.toml")) as served,
+        browser.new_context() as context,
+    ):
+        other = ConsolePage(context.new_page(), served.url)
+        page = other.page
+        page.goto(f"{served.url}/console/#/agents")
+        page.get_by_label("API key or token").fill(keys[Role.FEEDBACK])
+        page.get_by_role("button", name="Sign in").click()
+        page.locator(".version").first.wait_for()
+        for words in ("Promote…", "Roll back…", "items from"):
+            assert page.get_by_role("button", name=words).count() == 0
+        page.get_by_role("button", name="Sign out feedback").click()
+        page.get_by_label("API key or token").fill(keys[Role.ASK])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_label("Question", exact=True).wait_for()
+        other.ask(QUESTION)
+        page.get_by_role("heading", name="What the model was given").wait_for()
+        assert page.locator(".judge").count() == 0
+        assert other.complaints == []
 
 
 def test_health_says_that_all_services_serve(console: ConsolePage) -> None:

@@ -16,14 +16,22 @@ from tests.support.node_tools import axe
 from tests.support.programs import required
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page, ViewportSize
 
 PATIENCE_MS: Final = 120_000
 """Longest wait for anything on the page: models share two cores with other tests. Milliseconds."""
+MOST_STOPS: Final = 300
+"""Most stops of Tab on a page: past them it goes round."""
 PAGES: Final = ("ask", "talk", "vote", "collections", "runs", "audits", "statements", "agents", "health")
 ARGUMENTS: Final = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
 
+WIDE: Final[ViewportSize] = {"width": 1280, "height": 900}
+"""The window, in CSS pixels."""
+NARROW, TALL = 360, 780
+"""A phone's."""
+
 Colours = Literal["light", "dark"]
+Role = Literal["button", "checkbox", "combobox", "link", "slider", "switch", "textbox"]
 
 
 @contextmanager
@@ -116,6 +124,32 @@ class ConsolePage:
             for one in found["violations"]
             if one["impact"] in ("serious", "critical")
         ]
+
+    def is_readable(self) -> bool:
+        """Whether axe finds nothing in light and in dark, and nothing is wider than a phone."""
+        found = []
+        colours: tuple[Colours, ...] = ("light", "dark")
+        for one in colours:
+            self.page.emulate_media(color_scheme=one, reduced_motion="reduce")
+            found += self.violations()
+        self.page.set_viewport_size({"width": NARROW, "height": TALL})
+        width = self.width()
+        self.page.set_viewport_size(WIDE)
+        return not found and width <= NARROW
+
+    def reach(self, target: Locator) -> None:
+        """Press Tab until a part of the page has the focus, as who has no mouse does."""
+        target.wait_for(state="attached")
+        for _ in range(MOST_STOPS):
+            if target.evaluate("one => one === document.activeElement"):
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"no Tab leads to {target}")
+
+    def press(self, name: str, key: str = "Enter", role: Role = "button") -> None:
+        """Reach the first part of a role that has a name, and press a key."""
+        self.reach(self.page.get_by_role(role, name=name, exact=True).first)
+        self.page.keyboard.press(key)
 
     def width(self) -> int:
         """Return the width of what the page shows; above the window's it scrolls sideways. CSS pixels."""

@@ -4,7 +4,7 @@ import type { Model } from "evenmesh/gen/evenmesh/generator/v1/generator_service
 import type { Collection } from "evenmesh/gen/evenmesh/retriever/v1/collection_service_pb.js";
 import type { Retriever } from "evenmesh/gen/evenmesh/retriever/v1/retriever_service_pb.js";
 
-import { mesh } from "./session.svelte";
+import { mesh, session } from "./session.svelte";
 
 class Catalogue {
   collections = $state.raw<Collection[]>([]);
@@ -12,12 +12,19 @@ class Catalogue {
   models = $state.raw<Model[]>([]);
   error = $state.raw<unknown>(undefined);
 
+  #whose = "";
+
   async read(): Promise<void> {
+    const whose = JSON.stringify([session.identity?.tenant, session.identity?.name]);
+    // What another caller may see is not shown, not even until the reply is here.
+    if (whose !== this.#whose) [this.collections, this.retrievers, this.models] = [[], [], []];
+    this.#whose = whose;
     const [collections, retrievers, models] = await Promise.allSettled([
       mesh.collections.listCollections({}),
       mesh.retriever.listRetrievers({}),
       mesh.generator.listModels({}),
     ]);
+    if (whose !== this.#whose) return;
     // Without a list of retrievers or models their defaults can still be asked.
     this.error = collections.status === "rejected" ? collections.reason : undefined;
     if (collections.status === "fulfilled") this.collections = collections.value.collections;

@@ -36,6 +36,14 @@ export const when = (seconds: bigint | undefined): string =>
     ? "–"
     : new Date(1000 * Number(seconds)).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 
+/** The same where there is little room: the time of this year's days, the year of others. */
+export function whenShort(seconds: bigint | undefined): string {
+  if (seconds === undefined) return "–";
+  const then = new Date(1000 * Number(seconds));
+  const rest = then.getFullYear() === new Date().getFullYear() ? ({ hour: "numeric", minute: "2-digit" } as const) : ({ year: "numeric" } as const);
+  return then.toLocaleString(undefined, { month: "short", day: "numeric", ...rest });
+}
+
 /** A mean with its 95 % interval. */
 export function estimate(value: Estimate | undefined, digits = 2): { mean: string; interval: string } {
   if (value?.mean === undefined) return { mean: "–", interval: "" };

@@ -1,5 +1,8 @@
 /** Reports: one HTML file each, without scripts, that loads nothing. */
 
+/** Those of the page, for curves that stand side by side. */
+const COLOURS = `:root{${["#2f7fd1", "#e2822b", "#1f9e86", "#c0559a", "#c7a02a", "#7d66d9", "#6aa23a", "#c25440"].map((one, index) => `--provider-${index}:${one}`).join(";")}}`;
+
 const STYLE = `:root{color-scheme:light dark;--ink:#22302f;--paper:#fffefb;--quiet:#57655f;--line:#d9d5c8;--curve:#0b6b5d}
 @media(prefers-color-scheme:dark){:root{--ink:#dfe6e2;--paper:#192321;--quiet:#9aa9a3;--line:#33443f;--curve:#5fd0bb}}
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -9,6 +12,7 @@ thead th{color:var(--quiet)}svg{max-width:100%;height:auto}p,caption{color:var(-
 .grid{stroke:var(--line)}.tick,.axis{fill:var(--quiet);font-size:11.5px}.point-name{fill:var(--ink);font-size:11.5px}
 .line{fill:none;stroke:var(--curve);stroke-width:2.2}.error{stroke:var(--curve);stroke-width:1.4;opacity:.65}
 .dot{fill:var(--curve)}.dot.by-score{fill:var(--paper);stroke:var(--curve);stroke-width:2}.error.by-score{stroke-dasharray:3 2}
+${COLOURS}
 .band{fill:var(--curve);opacity:.16}.ask-dot{fill:#2f7fd1;opacity:.5}`;
 
 /** Return a text as HTML. */

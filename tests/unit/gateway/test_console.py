@@ -19,7 +19,7 @@ from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.oidc_server import OidcServer
 from tests.support.programs import required
 from tests.support.prometheus import running
-from tests.support.scripted import ScriptedMesh
+from tests.support.scripted import ScriptedMesh, answered
 from tests.unit.gateway.conftest import Open
 
 FIRST_LOAD = 300_000
@@ -177,6 +177,14 @@ async def test_a_prometheus_that_is_away_is_said_and_no_more(open_gateway: Open,
     await page.goto(f"{client.base_url}/console/#/health")
     await page.get_by_text("Prometheus does not answer").wait_for()
     assert await page.locator(".tile").count() == 5
+
+
+async def test_health_shows_the_time_of_each_step_and_what_degraded(gateway: httpx.AsyncClient, page) -> None:
+    await page.goto(f"{gateway.base_url}/console/#/health")
+    await page.get_by_role("heading", name="The last hour").wait_for()
+    times = await page.locator(".times-table tbody tr").all_inner_texts()
+    assert ["".join(one.split()) for one in times] == ["writetheanswer80ms"]
+    assert await page.get_by_text("rank them again: BUDGET_EXCEEDED, 1 times").count() == 1
 
 
 async def test_an_ask_leads_to_its_trace(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
@@ -379,6 +387,19 @@ async def test_stop_ends_the_ask_in_the_mesh(open_gateway: Open, scripted: Scrip
             break
         await page.wait_for_timeout(50)
     assert scripted.orchestrator.cancelled.is_set()
+
+
+async def test_what_was_cut_or_left_out_is_said(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
+    client = await open_gateway()
+    events = scripted.orchestrator.events
+    scripted.orchestrator.events = [*events[:4], answered(dropped=2, cut=3), *events[5:]]
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("2 passages did not fit; 3 passages were cut.").wait_for()
+    await page.get_by_text("the retriever's order was used").wait_for()
+    ranked = await page.locator("ol.given .link").all_inner_texts()
+    assert ranked == ["Oil it", "Wipe it"], "in the order in which the model was given them"
 
 
 async def test_an_answer_is_text_whatever_it_holds(open_gateway: Open, scripted: ScriptedMesh, page) -> None:

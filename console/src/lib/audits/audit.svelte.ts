@@ -4,12 +4,12 @@ import { Code, MeshError } from "evenmesh";
 import type { EvaluateTradeoffResponse } from "evenmesh/gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
 
 import { session } from "../session.svelte";
-import { meansOf, tradeoff, TRADEOFFS, type Tradeoff } from "./curves";
+import { finished, meansOf, tradeoff, TRADEOFFS, type Tradeoff } from "./curves";
 import { audit, mayPass, OverBudget, type Outcome } from "./outcome";
-import { rankingsOf, type Plan } from "./plan";
+import { callOf, numCalls, rankingsOf, systemName, systemsOf, type Plan, type System } from "./plan";
 import * as store from "./store";
 
-/** How long one question is tried again. Milliseconds. */
+/** How long one call is tried again. Milliseconds. */
 const RETRY_FOR_MS = 600_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 20_000;
@@ -22,9 +22,12 @@ export class Audit {
   readonly whose: string;
   budget = $state(0);
   status = $state<store.State>("ready");
+  readonly systems: System[];
+  /** What came of each call, by its place. */
   outcomes = $state.raw(new Map<number, Outcome>());
-  tradeoffs = $state.raw(new Map<Tradeoff, EvaluateTradeoffResponse>());
-  /** Rankings of the question under way. */
+  /** Those of each system, by its place. */
+  tradeoffs = $state.raw<Map<Tradeoff, EvaluateTradeoffResponse>[]>([]);
+  /** Rankings of the call under way. */
   rankings = $state(0);
   /** Why it stopped or waits; what a question needs where the budget has no more. */
   error = $state.raw<unknown>(undefined);
@@ -33,26 +36,35 @@ export class Audit {
 
   constructor(kept: store.Kept) {
     [this.id, this.plan, this.whose, this.budget] = [kept.id, kept.plan, kept.whose, kept.budget];
+    this.systems = systemsOf(this.plan);
     // What was under way when the page was left has stopped with it.
     this.status = kept.state === "running" || kept.state === "waiting" ? "stopped" : kept.state;
   }
 
   /** Whether results were read from the browser. */
   read = $state(false);
-  readonly means = $derived.by(() => meansOf(this.plan, this.outcomes.values()));
+  readonly means = $derived.by(() => meansOf(this.plan, this.outcomes));
   readonly answers = $derived([...this.outcomes.values()].reduce((sum, one) => sum + one.answers, 0));
-  readonly refused = $derived([...this.outcomes].filter(([, one]) => one.refused).map(([place, one]) => ({ id: this.plan.questions[place]!.id, why: one.refused! })));
+  /** Questions that all systems were asked. */
+  readonly finished = $derived.by(() => finished(this.plan, this.outcomes));
+  readonly refused = $derived.by(() =>
+    [...this.outcomes].flatMap(([place, { refused }]) => {
+      const { question, system } = callOf(this.plan, place);
+      return refused ? [{ id: [question.id, systemName(this.plan, system)].filter(Boolean).join(", "), why: refused }] : [];
+    }),
+  );
   readonly running = $derived(this.status === "running" || this.status === "waiting");
-  /** The place of the question that is next or under way; undefined at the end. */
+  readonly numCalls = $derived.by(() => numCalls(this.plan));
+  /** The place of the call that is next or under way; undefined at the end. */
   readonly next = $derived.by(() => {
-    const place = this.plan.questions.findIndex((_, index) => !this.outcomes.has(index));
-    return place < 0 ? undefined : place;
+    for (let place = 0; place < this.numCalls; place += 1) if (!this.outcomes.has(place)) return place;
+    return undefined;
   });
-  readonly rankingsOfNext = $derived.by(() => (this.next === undefined ? 0 : rankingsOf(this.plan, this.plan.questions[this.next]!)));
-  /** Time that the rest takes as the questions so far took. Milliseconds; undefined before the first. */
+  readonly rankingsOfNext = $derived.by(() => (this.next === undefined ? 0 : rankingsOf(this.plan, callOf(this.plan, this.next).question)));
+  /** Time that the rest takes as the calls so far took. Milliseconds; undefined before the first. */
   readonly left = $derived.by(() => {
     const took = [...this.outcomes.values()].filter((one) => !one.refused).map((one) => one.took);
-    return took.length ? ((this.plan.questions.length - this.outcomes.size) * took.reduce((sum, one) => sum + one, 0)) / took.length : undefined;
+    return took.length ? ((this.numCalls - this.outcomes.size) * took.reduce((sum, one) => sum + one, 0)) / took.length : undefined;
   });
 
   async load(): Promise<void> {
@@ -93,8 +105,9 @@ export class Audit {
     audits.all = audits.all.filter((one) => one !== this);
   }
 
-  records(): Promise<string[]> {
-    return store.records(this.id);
+  /** Return the records of the rankings that a model answered. */
+  records(model: string): Promise<string[]> {
+    return store.records(this.id, (place) => callOf(this.plan, place).system.model === model);
   }
 
   /** Hold a lock, so that no other tab asks the same. */
@@ -108,34 +121,35 @@ export class Audit {
   }
 
   async #questions(signal: AbortSignal): Promise<void> {
-    let refused = 0;
+    let refused = new Set<number>();
     while (this.next !== undefined) {
       const place = this.next;
+      const before = this.finished;
       let found: { outcome: Outcome; records: string };
       try {
-        found = await this.#question(place, signal);
-        refused = 0;
+        found = await this.#call(place, signal);
+        refused = new Set();
       } catch (error) {
         const about = error instanceof MeshError && [Code.InvalidArgument, Code.OutOfRange, Code.ResourceExhausted].includes(error.code);
         // What the first question meets, or several one after another, is not about this one.
         const taken = [...this.outcomes.values()].some((one) => !one.refused);
-        if (signal.aborted || !about || !taken || mayPass(error) || ++refused >= REFUSED_AT_MOST) throw error;
+        if (signal.aborted || !about || !taken || mayPass(error) || refused.add(callOf(this.plan, place).at).size >= REFUSED_AT_MOST) throw error;
         found = { outcome: { levels: [], answers: 0, took: 0, refused: error.rawMessage }, records: "" };
       }
       await store.add(this.id, place, found.outcome, found.records);
       this.outcomes = new Map([...this.outcomes, [place, found.outcome] as const].sort(([a], [b]) => a - b));
       // As often as it is worth it: the bootstrap costs more the more there is.
-      if (Number.isInteger(Math.log2(this.outcomes.size))) void this.#measure();
+      if (this.finished > before && Number.isInteger(Math.log2(this.finished))) void this.#measure();
     }
   }
 
-  async #question(place: number, signal: AbortSignal): Promise<{ outcome: Outcome; records: string }> {
+  async #call(place: number, signal: AbortSignal): Promise<{ outcome: Outcome; records: string }> {
     let pause = FIRST_PAUSE_MS;
     let givesUpAt = 0;
     for (;;) {
       this.rankings = 0;
       try {
-        const found = await audit(this.plan, this.plan.questions[place]!, this.budget - this.answers, () => (this.rankings += 1), signal);
+        const found = await audit(this.plan, callOf(this.plan, place), this.budget - this.answers, () => (this.rankings += 1), signal);
         [this.status, this.error] = ["running", undefined];
         return found;
       } catch (error) {
@@ -152,11 +166,13 @@ export class Audit {
   async #measure(): Promise<void> {
     if (this.#measuring || !this.outcomes.size) return;
     this.#measuring = true;
-    const found = new Map<Tradeoff, EvaluateTradeoffResponse>();
+    const found = this.systems.map(() => new Map<Tradeoff, EvaluateTradeoffResponse>());
     try {
-      for (const { quantity } of TRADEOFFS) {
-        const one = await tradeoff(this.plan, this.outcomes, quantity, new AbortController().signal);
-        if (one) found.set(quantity, one);
+      for (const [system, of] of found.entries()) {
+        for (const { quantity } of TRADEOFFS) {
+          const one = await tradeoff(this.plan, this.outcomes, system, quantity, new AbortController().signal);
+          if (one) of.set(quantity, one);
+        }
       }
       this.tradeoffs = found;
     } catch {
@@ -187,8 +203,16 @@ class Audits {
     const whose = this.#who();
     if (whose === this.#whose) return;
     this.#whose = whose;
+    const kept = await store.list(whose);
+    if (whose !== this.#whose) return;
+    this.all = kept.map((one) => new Audit(one)).sort((a, b) => b.plan.createdAt - a.plan.createdAt);
+  }
+
+  /** Stop and forget the audits of who is no longer signed in: none goes on with the key of somebody else. */
+  leave(): void {
+    if (this.#whose === this.#who()) return;
     for (const one of this.all) one.stop();
-    this.all = (await store.list(whose)).map((one) => new Audit(one)).sort((a, b) => b.plan.createdAt - a.plan.createdAt);
+    [this.#whose, this.all] = ["", []];
   }
 
   /** Make an audit and begin. */

@@ -4,14 +4,16 @@ import type { EvaluateTradeoffResponse } from "evenmesh/gen/evenmesh/evaluator/v
 
 import { runningMeans, type Running } from "../means";
 import { mesh } from "../session.svelte";
-import type { Outcome } from "./outcome";
-import type { Plan } from "./plan";
+import type { Level, Outcome } from "./outcome";
+import { systemsOf, type Plan } from "./plan";
 
 export const QUANTITIES = ["disparity", "relevance", "utility", "normalized"] as const;
 export type Quantity = (typeof QUANTITIES)[number];
 
-/** A dial over all questions so far; a quantity that no question has is left out. */
+/** A dial of a system over all questions so far; a quantity that no question has is left out. */
 export interface Mean {
+  /** Place of the system. */
+  system: number;
   /** Undefined without sampling. */
   alpha?: number;
   name: string;
@@ -25,9 +27,51 @@ export interface Mean {
 
 export const dialName = (alpha: number | undefined): string => (alpha === undefined ? "no sampling" : `α = ${alpha}`);
 
-/** Return the means of every dial, the most even one first and the ranking by score last. */
-export function meansOf(plan: Plan, outcomes: Iterable<Outcome>): Mean[] {
-  const all = [...outcomes].flatMap((one) => one.levels);
+/** What came of a question for a system. */
+export interface Measured {
+  /** Place of the question. */
+  at: number;
+  system: number;
+  levels: Level[];
+}
+
+/**
+ * Return what can be compared: the questions that every system was asked, so that all curves are over the same ones.
+ *
+ * Utilities of a question are over the largest of any ranking, whichever retriever it is of; models are not compared by
+ * it (as in `evenmesh audit`).
+ */
+export function comparable(plan: Plan, outcomes: Map<number, Outcome>): Measured[] {
+  const systems = systemsOf(plan);
+  return plan.questions.flatMap((_, at) => {
+    const found = systems.map((_, system) => outcomes.get(at * systems.length + system));
+    if (!found.every((one): one is Outcome => one !== undefined && one.refused === undefined)) return [];
+    return found.map(({ levels }, system): Measured => {
+      if (plan.retrievers.length < 2) return { at, system, levels };
+      const { model } = systems[system]!;
+      const best = Math.max(0, ...found.flatMap((one, other) => (systems[other]!.model === model ? [one.best ?? 0] : [])));
+      const over = ({ normalized, ...level }: Level): Level =>
+        normalized === undefined || level.utility === undefined ? level : { ...level, normalized: best ? level.utility / best : normalized };
+      return { at, system, levels: levels.map(over) };
+    });
+  });
+}
+
+/** Return how many questions every system was asked. */
+export function finished(plan: Plan, outcomes: Map<number, Outcome>): number {
+  const systems = systemsOf(plan).length;
+  const done = new Array<number>(plan.questions.length).fill(0);
+  for (const place of outcomes.keys()) done[Math.floor(place / systems)]! += 1;
+  return done.filter((of) => of === systems).length;
+}
+
+/** Return the means of every dial, system by system, the most even dial first and the ranking by score last. */
+export function meansOf(plan: Plan, outcomes: Map<number, Outcome>): Mean[] {
+  const measured = comparable(plan, outcomes);
+  return systemsOf(plan).flatMap((_, system) => ofSystem(plan, system, measured.flatMap((one) => (one.system === system ? one.levels : []))));
+}
+
+function ofSystem(plan: Plan, system: number, all: Level[]): Mean[] {
   return [...[...plan.alphas].sort((a, b) => a - b), undefined].map((alpha) => {
     const levels = all.filter((one) => one.alpha === alpha);
     const means: Mean["means"] = {};
@@ -38,6 +82,7 @@ export function meansOf(plan: Plan, outcomes: Iterable<Outcome>): Mean[] {
       if (mean) means[quantity] = { ...mean, low: Math.max(0, mean.low), high: Math.min(1, mean.high) };
     }
     return {
+      system,
       ...(alpha === undefined ? {} : { alpha }),
       name: dialName(alpha),
       means,
@@ -56,13 +101,14 @@ export const TRADEOFFS = [
 ] as const satisfies readonly { quantity: Quantity; name: string; title: string }[];
 export type Tradeoff = (typeof TRADEOFFS)[number]["quantity"];
 
-/** Have the evaluator measure slope and area of a tradeoff, with bootstrap intervals over questions; undefined without points. */
-export async function tradeoff(plan: Plan, outcomes: Map<number, Outcome>, quantity: Tradeoff, signal: AbortSignal): Promise<EvaluateTradeoffResponse | undefined> {
-  const points = [...outcomes].flatMap(([place, { levels }]) => {
+/** Have the evaluator measure slope and area of a tradeoff of a system, with bootstrap intervals over questions; undefined without points. */
+export async function tradeoff(plan: Plan, outcomes: Map<number, Outcome>, system: number, quantity: Tradeoff, signal: AbortSignal): Promise<EvaluateTradeoffResponse | undefined> {
+  const points = comparable(plan, outcomes).flatMap(({ at, system: of, levels }) => {
+    if (of !== system) return [];
     const baseline = levels.find((one) => one.alpha === undefined)?.[quantity];
     return levels
       .filter((one) => one.alpha !== undefined && one[quantity] !== undefined)
-      .map((one) => ({ queryId: plan.questions[place]!.id, x: one.disparity, y: one[quantity]!, ...(baseline === undefined ? {} : { baseline }) }));
+      .map((one) => ({ queryId: plan.questions[at]!.id, x: one.disparity, y: one[quantity]!, ...(baseline === undefined ? {} : { baseline }) }));
   });
   return points.length ? mesh.evaluator.evaluateTradeoff({ points }, { signal }) : undefined;
 }

@@ -3,7 +3,7 @@
 import { Stage } from "evenmesh/gen/evenmesh/common/v1/common_pb.js";
 
 import { mesh } from "../session.svelte";
-import { allRankings, requestOf, type Plan } from "./plan";
+import { allRankings, callOf, numCalls, requestOf, systemsOf, type Call, type Plan } from "./plan";
 
 /** Questions that are looked at. */
 const LOOKED_AT = 3;
@@ -16,7 +16,7 @@ export interface Look {
   /** Answers that it will take by what was looked at. */
   expected: number;
   lookedAt: number;
-  /** Longest time by one answer of the first question. Milliseconds; undefined where nothing is answered. */
+  /** Longest time by one answer of each model to the first question. Milliseconds; undefined where nothing is answered. */
   time?: number;
   /** What is likely a mistake; it can begin all the same. */
   notes: string[];
@@ -24,29 +24,34 @@ export interface Look {
 
 /** Look at a plan: draw the rankings of the first questions without answering them, and time one answer. */
 export async function look(plan: Plan, signal: AbortSignal): Promise<Look> {
-  const first = plan.questions.slice(0, LOOKED_AT);
-  const [notes, ...drawn] = await Promise.all([notesOf(plan, signal), ...first.map((one) => contexts(plan, one, signal))]);
+  const systems = systemsOf(plan);
+  const looked = Math.min(LOOKED_AT, plan.questions.length);
+  const notes = await notesOf(plan, signal);
+  const drawn: number[] = [];
+  for (let place = 0; place < looked * systems.length; place += 1) drawn.push(await contexts(plan, callOf(plan, place), signal));
   const rankings = allRankings(plan);
-  if (!plan.answers) return { rankings, most: 0, expected: 0, lookedAt: first.length, notes };
+  if (!plan.answers) return { rankings, most: 0, expected: 0, lookedAt: looked, notes };
   const mean = drawn.reduce((sum, one) => sum + one, 0) / drawn.length;
   // Oracles are drawn only where something is answered; each may be another context.
-  const oracle = plan.questions.filter((one) => one.useful?.length).length * plan.samples;
-  const expected = Math.min(rankings, Math.round(mean * plan.questions.length) + oracle);
-  return { rankings, most: rankings, expected, lookedAt: first.length, time: expected * (await answerMs(plan, signal)), notes };
+  const oracle = systems.length * plan.questions.filter((one) => one.useful?.length).length * plan.samples;
+  const expected = Math.min(rankings, Math.round(mean * numCalls(plan)) + oracle);
+  let ms = 0;
+  for (const model of plan.models) ms += (await answerMs(plan, model, signal)) / plan.models.length;
+  return { rankings, most: rankings, expected, lookedAt: looked, time: expected * ms, notes };
 }
 
-/** Return how many different contexts the rankings of a question have. */
-async function contexts(plan: Plan, question: Plan["questions"][number], signal: AbortSignal): Promise<number> {
+/** Return how many different contexts the rankings of a call have. */
+async function contexts(plan: Plan, call: Call, signal: AbortSignal): Promise<number> {
   const found = new Set<string>();
-  for await (const { event } of mesh.orchestrator.audit(requestOf({ ...plan, answers: false }, question, true), { signal })) {
+  for await (const { event } of mesh.orchestrator.audit(requestOf({ ...plan, answers: false }, call, true), { signal })) {
     if (event.case === "sample") found.add(event.value.passageIds.join("\n"));
   }
   return found.size;
 }
 
-/** Return the time that one answer takes by itself; in an audit several are written together. */
-async function answerMs(plan: Plan, signal: AbortSignal): Promise<number> {
-  const { collection, retriever, reranker, model, k, depth } = plan;
+/** Return the time that one answer of a model takes by itself; in an audit several are written together. */
+async function answerMs(plan: Plan, model: string, signal: AbortSignal): Promise<number> {
+  const { collection, retrievers: [retriever = ""], reranker, k, depth } = plan;
   const options = { source: { case: "collection", value: collection } as const, retriever, reranker, model, k, depth, skipObservation: true };
   for await (const event of mesh.ask(plan.questions[0]!.question, options, { signal })) {
     if (event.case === "done") return event.value.stageTimes.filter((one) => one.stage === Stage.GENERATE).reduce((sum, one) => sum + one.durationMs, 0);

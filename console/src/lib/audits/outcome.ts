@@ -6,10 +6,10 @@ import type { ItemError } from "evenmesh/gen/evenmesh/common/v1/common_pb.js";
 import { AuditPolicy, type AuditSample, type ExposureReport } from "evenmesh/gen/evenmesh/orchestrator/v1/orchestrator_service_pb.js";
 
 import { mesh } from "../session.svelte";
-import { requestOf, TIMEOUT_MS, type Plan } from "./plan";
+import { requestOf, TIMEOUT_MS, type Call, type Plan } from "./plan";
 import type { Question } from "./questions";
 
-/** A question at one dial; `alpha` is undefined without sampling. Values that are not defined are left out. */
+/** A question of a system at one dial; `alpha` is undefined without sampling. Values that are not defined are left out. */
 export interface Level {
   alpha?: number;
   /** EE-D over its bound: exact where the mesh knows inclusion probabilities, otherwise of the samples. */
@@ -18,7 +18,7 @@ export interface Level {
   /** EE-R over its bound, likewise. */
   relevance?: number;
   utility?: number;
-  /** Expected utility over the largest of any ranking. */
+  /** Expected utility over the largest of any ranking of the call. */
   normalized?: number;
   rankings: number;
   answered: number;
@@ -26,6 +26,8 @@ export interface Level {
 
 export interface Outcome {
   levels: Level[];
+  /** Largest utility of any ranking, the oracle's too. */
+  best?: number;
   /** Different contexts that were answered. */
   answers: number;
   /** Why the mesh does not take the question; it is left out. */
@@ -60,7 +62,7 @@ function itemMayPass({ code, reason }: ItemError): boolean {
 }
 
 /**
- * Audit one question.
+ * Make one call: audit a question as a system is asked it.
  *
  * @param left answers that the budget still has; a question that needs more is not answered.
  * @param onRanking is called for every ranking that comes.
@@ -68,17 +70,19 @@ function itemMayPass({ code, reason }: ItemError): boolean {
  */
 export async function audit(
   plan: Plan,
-  question: Question,
+  call: Call,
   left: number,
   onRanking: () => void,
   signal: AbortSignal,
 ): Promise<{ outcome: Outcome; records: string }> {
   const began = performance.now();
   const ended = new AbortController();
-  const request = requestOf(plan, question);
+  const { question } = call;
+  const request = requestOf(plan, call);
   const levels: Level[] = [];
   const lines: string[] = [];
   let [answers, done] = [0, false];
+  let best: number | undefined;
   let pool: string[] = [];
   let system = "";
   const withPool = new Set<string>();
@@ -93,6 +97,7 @@ export async function audit(
       } else if (event.case === "sample") {
         onRanking();
         if (event.value.error && itemMayPass(event.value.error)) throw new Unanswered(event.value.error.message);
+        if (event.value.utility !== undefined) best = Math.max(best ?? 0, event.value.utility);
         if (event.value.passageIds.length) lines.push(recordOf(event.value, question, system, pool, withPool, !lines.length));
       } else if (event.case === "report") {
         const level = levelOf(event.value);
@@ -103,7 +108,7 @@ export async function audit(
     ended.abort();
   }
   if (!done) throw new MeshError(new ConnectError("the audit ended early", Code.Unavailable));
-  return { outcome: { levels, answers, took: performance.now() - began }, records: lines.map((line) => `${line}\n`).join("") };
+  return { outcome: { levels, ...defined({ best }), answers, took: performance.now() - began }, records: lines.map((line) => `${line}\n`).join("") };
 }
 
 function levelOf(report: ExposureReport): Level | undefined {

@@ -20,21 +20,30 @@ export interface Kept {
 interface Schema extends DBSchema {
   audits: { key: string; value: Kept; indexes: { whose: string } };
   outcomes: { key: [string, number]; value: Outcome };
-  /** One JSON line for each ranking of a question, in the format of `evenmesh eval`. */
+  /** One JSON line for each ranking of a call, in the format of `evenmesh eval`. */
   records: { key: [string, number]; value: string };
 }
 
 let opened: Promise<IDBPDatabase<Schema>> | undefined;
 
 function database(): Promise<IDBPDatabase<Schema>> {
-  return (opened ??= openDB<Schema>("evenmesh-audits", 1, {
-    upgrade(made) {
+  return (opened ??= openDB<Schema>("evenmesh-audits", 2, {
+    async upgrade(made, before, _, change) {
+      if (before === 1) return ofOne(change.objectStore("audits"));
       made.createObjectStore("audits", { keyPath: "id" }).createIndex("whose", "whose");
       made.createObjectStore("outcomes");
       made.createObjectStore("records");
     },
     terminated: () => (opened = undefined),
   }));
+}
+
+/** Rewrite the audits of the first version, which had one retriever and one model. */
+async function ofOne(audits: { getAll(): Promise<Kept[]>; put(value: Kept): Promise<unknown> }): Promise<void> {
+  for (const one of await audits.getAll()) {
+    const { retriever, model, ...plan } = one.plan as Plan & { retriever: string; model: string };
+    await audits.put({ ...one, plan: { ...plan, retrievers: [retriever], models: [model] } });
+  }
 }
 
 const ofAudit = (id: string): IDBKeyRange => IDBKeyRange.bound([id], [id, Infinity]);
@@ -48,7 +57,7 @@ export async function keep(audit: Kept): Promise<void> {
   await (await database()).put("audits", audit);
 }
 
-/** Keep what came of a question, all of it or nothing. */
+/** Keep what came of a call, all of it or nothing. */
 export async function add(id: string, place: number, outcome: Outcome, records: string): Promise<void> {
   const change = (await database()).transaction(["outcomes", "records"], "readwrite");
   await Promise.all([
@@ -58,16 +67,18 @@ export async function add(id: string, place: number, outcome: Outcome, records: 
   ]);
 }
 
-/** Return what came of the questions so far, by their place in the plan. */
+/** Return what came of the calls so far, by their place in the plan. */
 export async function outcomes(id: string): Promise<Map<number, Outcome>> {
   const read = (await database()).transaction("outcomes");
   const [keys, values] = await Promise.all([read.store.getAllKeys(ofAudit(id)), read.store.getAll(ofAudit(id))]);
   return new Map(keys.map((key, index) => [key[1], values[index]!]));
 }
 
-/** Return the records of all rankings so far. */
-export async function records(id: string): Promise<string[]> {
-  return (await database()).getAll("records", ofAudit(id));
+/** Return the records of the rankings of some calls so far. */
+export async function records(id: string, wanted: (place: number) => boolean): Promise<string[]> {
+  const read = (await database()).transaction("records");
+  const [keys, values] = await Promise.all([read.store.getAllKeys(ofAudit(id)), read.store.getAll(ofAudit(id))]);
+  return values.filter((_, index) => wanted(keys[index]![1]));
 }
 
 export async function remove(id: string): Promise<void> {
