@@ -29,7 +29,7 @@ class Loop(abc.ABC):
         self._arrivals: TenantTurns[Task | Judgement] = TenantTurns(lambda item: item.tenant)
         self._closed = False
         self._counts = EngineStatistics()
-        self._thread = threading.Thread(target=self._begin, name=f"engine-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_named, name=f"engine-{name}", daemon=True)
 
     def put(self, item: Task | Judgement) -> None:
         """Accept a request that has a prompt, or passages to judge; from any thread."""
@@ -61,7 +61,7 @@ class Loop(abc.ABC):
             self._changed.notify()
         self._thread.join()
 
-    def _begin(self) -> None:
+    def _run_named(self) -> None:
         name_thread()
         self._run()
 
