@@ -36,7 +36,8 @@ class Outcome:
         self._failed: list[pb.AnswerFailed] = []
         self._degraded: list[common_pb2.Degradation] = []
         self._vote: pb.VoteEvent | None = None
-        self._report: pb.ExposureReport | None = None
+        self._answered: list[dict[str, Any]] = []
+        self._reported: dict[str, Any] = {"shown": [], "providers": [], "report": None}
         self._done = pb.Done()
 
     def add(self, event: pb.AskResponse) -> str:
@@ -54,6 +55,7 @@ class Outcome:
                 return event.delta.text
             case "answer":
                 self._answers.append(event.answer)
+                self._answered.append(_dict(event.answer))  # now, and not when the client waits for the end
             case "failed":
                 self._failed.append(event.failed)
             case "degraded":
@@ -61,7 +63,7 @@ class Outcome:
             case "vote":
                 self._vote = event.vote
             case "report":
-                self._report = event.report
+                self._reported = self._described(event.report)
             case "done":
                 self._done = event.done
         return ""
@@ -134,23 +136,6 @@ class Outcome:
         exposure per provider, ``report`` the disparity, relevance and utility of the ask.
         """
         retrieved, ranked = self._retrieved, self._ranked
-        exposure = list(self._report.exposure) if self._report is not None else []
-        shown = [
-            {
-                "passage_id": passage.id,
-                "title": passage.title,
-                "provider": passage.attributes.get("provider", ""),
-                "exposure": value,
-            }
-            for passage, value in zip(self._passages, exposure, strict=False)
-            if value > 0
-        ]
-        report: dict[str, Any] | None = None
-        providers: list[Any] = []
-        if self._report is not None:
-            report = _dict(self._report)
-            report = {name: value for name, value in report.items() if name not in _REPORTED_ELSEWHERE}
-            providers = [_dict(one) for one in self._report.providers]
         return {
             "ask_id": self._done.ask_id,
             "run_id": self._done.run_id,
@@ -158,10 +143,8 @@ class Outcome:
             "index_version": ", ".join(dict.fromkeys(one.index_version for one in retrieved)),
             "reranker": ", ".join(dict.fromkeys(one.reranker for one in ranked)),
             "reranker_version": ", ".join(dict.fromkeys(one.model_version for one in ranked)),
-            "shown": shown,
-            "providers": providers,
-            "report": report,
-            "answers": [_dict(one) for one in self._answers],
+            **self._reported,
+            "answers": self._answered,
             "failed": [_dict(one) for one in self._failed],
             "vote": _dict(self._vote) if self._vote is not None else None,
             "degradations": [_dict(one) for one in self._degraded],
@@ -172,6 +155,21 @@ class Outcome:
             "total_ms": self._done.total_ms,
             "ignored": self._ignored,
         }
+
+    def _described(self, report: pb.ExposureReport) -> dict[str, Any]:
+        """Return what the extension has of a report, and of the passages, which came before it."""
+        shown = [
+            {
+                "passage_id": passage.id,
+                "title": passage.title,
+                "provider": passage.attributes.get("provider", ""),
+                "exposure": value,
+            }
+            for passage, value in zip(self._passages, report.exposure, strict=False)
+            if value > 0
+        ]
+        whole = {name: value for name, value in _dict(report).items() if name not in _REPORTED_ELSEWHERE}
+        return {"shown": shown, "providers": [_dict(one) for one in report.providers], "report": whole}
 
     @property
     def _chosen(self) -> pb.AnswerEvent | None:
