@@ -6,17 +6,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
 
 from evenmesh.wire.errors import Overloaded
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
+
+if TYPE_CHECKING:
+    from mcp import ClientSession  # every process of tests collects this file, and one runs it
 
 
 def said(result: Any) -> Any:
@@ -55,6 +55,9 @@ async def use(session: ClientSession) -> None:
 
 
 async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
     scripted.collections.kept["zoo"] = []
     async with (
         streamable_http_client(f"{gateway.base_url}/mcp") as (read, write, *_),
@@ -94,6 +97,9 @@ async def test_strangers_are_refused(open_gateway: Open, tmp_path: Path, scripte
 
 
 async def test_an_agent_asks_on_standard_input(scripted: ScriptedMesh, tmp_path: Path) -> None:
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     scripted.collections.kept["zoo"] = []
     environment = {
         **os.environ,
