@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import cache
 from importlib.util import find_spec
 from typing import Final
 
@@ -68,10 +69,7 @@ class Gateway:
         forwarder, messages = Forwarder(self._upstreams), JsonMessages(self._pool, memory)
         self._agents = AgentRoutes(call_reader, forwarder) if find_spec("mcp") is not None else None
         self._uploads = UploadRoutes(settings, call_reader, forwarder) if settings.documents else None
-        paths, schemas = openai_paths()
-        if self._uploads is not None:
-            paths, schemas = {**paths, **upload_paths()}, {**schemas, **upload_schemas()}
-        self._openapi = JSONResponse(document(paths, schemas))
+        self._openapi = _described(documents=self._uploads is not None)
         app: ASGIApp = GatewayRouter(
             [
                 GatewayRoute("/healthz", self._live, methods=["GET"]),
@@ -122,6 +120,15 @@ class Gateway:
 
     async def _described(self, _: Request) -> Response:
         return self._openapi
+
+
+@cache
+def _described(*, documents: bool) -> Response:
+    """Return the OpenAPI document, with or without uploads."""
+    paths, schemas = openai_paths()
+    if documents:
+        paths, schemas = {**paths, **upload_paths()}, {**schemas, **upload_schemas()}
+    return JSONResponse(document(paths, schemas))
 
 
 def _cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
