@@ -41,7 +41,7 @@ def test_pairs_are_those_of_transformers(
     for most in (8, longest):  # what was set for one call is not left to the next
         read = [pairs.rows(one, QUERIES, TEXTS, AGENTS, most) for one in (theirs, ours)]
         assert read[0] == read[1]
-    assert len({row.ids[1:3] for row in read[1]}) == 4  # agents are told apart
+    assert len({row.ids[1:3] for row in read[1]}) == 4  # agents differ
 
 
 def test_tokens_are_added_as_by_transformers(folder: Path) -> None:
