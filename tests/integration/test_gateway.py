@@ -9,11 +9,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 
 from evenmesh import AskResult, Client, Passage
@@ -22,6 +21,9 @@ from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support import document_files
 from tests.support.gateway_process import GatewayProcess
+
+if TYPE_CHECKING:
+    import openai  # every process of tests collects this file, and one runs it
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -47,6 +49,8 @@ def served(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture
 def ai(served: GatewayProcess) -> Iterator[openai.OpenAI]:
     """OpenAI's client of it."""
+    import openai
+
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", timeout=240) as client:
         yield client
 
@@ -196,6 +200,8 @@ def test_a_chat_goes_on(ai: openai.OpenAI, client: Client) -> None:
 
 
 def test_pipelines_are_listed_and_each_can_be_asked(ai: openai.OpenAI) -> None:
+    import openai
+
     names = [one.id for one in ai.models.list()]
     assert {"evenmesh", f"evenmesh/{DEMO}"} < set(names)
     chosen = next(one for one in names if one.startswith(f"evenmesh/{DEMO}/bm25-lucene/none/"))
@@ -292,6 +298,8 @@ def test_documents_are_uploaded_and_cited_by_document_and_page(http: httpx.Clien
 
 
 def test_embeddings_are_those_by_which_passages_are_found(ai: openai.OpenAI, client: Client) -> None:
+    import openai
+
     """The order of ``dense`` is that of the inner products of the vectors that the gateway gives."""
     question = "How often is a chain oiled?"
     made = ai.embeddings.create(model="all-MiniLM-L6-v2", input=DOCUMENTS)

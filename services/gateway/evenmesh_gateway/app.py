@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from evenmesh_gateway.agents.http import AgentRoutes
 from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
 from evenmesh_gateway.connect_rpc import ConnectRoutes
 from evenmesh_gateway.console.routes import ConsoleRoutes
@@ -33,9 +35,6 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security.listener import ListenerSecurity
 from evenmesh_kit.telemetry.setup import Telemetry
-
-if TYPE_CHECKING:
-    from evenmesh_gateway.agents.http import AgentRoutes
 
 _CONNECT_HEADERS: Final = ("Connect-Protocol-Version", "Connect-Timeout-Ms", "X-Grpc-Web", "Grpc-Timeout")
 
@@ -68,16 +67,9 @@ class Gateway:
         )
         call_reader = CallReader(settings, security.authentication, forwards_trace=not telemetry.enabled)
         forwarder, messages = Forwarder(self._upstreams), JsonMessages(self._pool, memory)
-        self._agents: AgentRoutes | None = None
-        if find_spec("mcp") is not None:
-            from evenmesh_gateway.agents.http import AgentRoutes
-
-            self._agents = AgentRoutes(call_reader, forwarder)
+        self._agents = AgentRoutes(call_reader, forwarder) if find_spec("mcp") is not None else None
         self._uploads = UploadRoutes(settings, call_reader, forwarder) if settings.documents else None
-        paths, schemas = openai_paths()
-        if self._uploads is not None:
-            paths, schemas = {**paths, **upload_paths()}, {**schemas, **upload_schemas()}
-        self._openapi = JSONResponse(document(paths, schemas))
+        self._openapi = _described(documents=self._uploads is not None)
         app: ASGIApp = GatewayRouter(
             [
                 GatewayRoute("/healthz", self._live, methods=["GET"]),
@@ -128,6 +120,15 @@ class Gateway:
 
     async def _described(self, _: Request) -> Response:
         return self._openapi
+
+
+@cache
+def _described(*, documents: bool) -> Response:
+    """Return the OpenAPI document, with or without uploads."""
+    paths, schemas = openai_paths()
+    if documents:
+        paths, schemas = {**paths, **upload_paths()}, {**schemas, **upload_schemas()}
+    return JSONResponse(document(paths, schemas))
 
 
 def _cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
 
 from evenmesh.wire.errors import Overloaded
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
+
+if TYPE_CHECKING:
+    from mcp import ClientSession  # every process of tests collects this file, and one runs it
 
 
 def said(result: Any) -> Any:
@@ -55,6 +56,9 @@ async def use(session: ClientSession) -> None:
 
 
 async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
     scripted.collections.kept["zoo"] = []
     async with (
         streamable_http_client(f"{gateway.base_url}/mcp") as (read, write, *_),
@@ -67,6 +71,38 @@ async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: Scr
         assert "try again in 1.5 s" in busy.content[0].text  # type: ignore[union-attr]
     (asked,) = scripted.orchestrator.requests
     assert (asked.sampling.alpha, asked.collection) == (2.0, "demo")
+
+
+_STARTED = """
+import asyncio, sys
+from pathlib import Path
+import httpx
+from evenmesh_gateway.app import Gateway
+from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_kit.telemetry.setup import Telemetry
+
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+HEADERS = {"accept": "application/json, text/event-stream"}
+
+async def main():
+    gateway = Gateway(GatewaySettings(home=Path(sys.argv[1])), Telemetry.disabled())
+    await gateway.start()
+    print(sorted({"mcp", "mcp_types"} & set(sys.modules)))
+    transport = httpx.ASGITransport(app=gateway.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        first = [client.post("/mcp", json=LIST, headers=HEADERS) for _ in range(3)]
+        print([reply.status_code for reply in await asyncio.gather(*first)])
+    await gateway.close()
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_requests_of_agents_load_what_serves_them(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTED, str(tmp_path)], capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.splitlines() == ["[]", "[200, 200, 200]"], done.stderr
 
 
 async def test_strangers_are_refused(open_gateway: Open, tmp_path: Path, scripted: ScriptedMesh) -> None:
@@ -94,6 +130,9 @@ async def test_strangers_are_refused(open_gateway: Open, tmp_path: Path, scripte
 
 
 async def test_an_agent_asks_on_standard_input(scripted: ScriptedMesh, tmp_path: Path) -> None:
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     scripted.collections.kept["zoo"] = []
     environment = {
         **os.environ,

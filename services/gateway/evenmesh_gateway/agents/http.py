@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mcp.server.mcpserver import MCPServer
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from evenmesh_gateway.agents.tools import agent_server
 from evenmesh_gateway.calls import Call, CallReader
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.methods import PublicMethod
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATH: Final = "/mcp"
 _MAX_BODY_BYTES: Final = 2**20
@@ -26,6 +26,8 @@ _MAX_BODY_BYTES: Final = 2**20
 class AgentRoutes:
     """Serves MCP; an async context manager, inside which it answers.
 
+    The first request loads the package ``mcp``, which takes half of a gateway's start.
+
     Args:
         call_reader: reads who calls.
         forwarder: makes the calls.
@@ -33,8 +35,10 @@ class AgentRoutes:
 
     def __init__(self, call_reader: CallReader, forwarder: Forwarder) -> None:
         self._call_reader = call_reader
-        self._server = agent_server(forwarder, self._enter)
-        self._manager = _manager(self._server)
+        self._forwarder = forwarder
+        self._ending = asyncio.Event()
+        self._begun: asyncio.Future[StreamableHTTPSessionManager] | None = None
+        self._runner: asyncio.Task[None] | None = None
 
     def route(self) -> GatewayRoute:
         """Return the route."""
@@ -45,33 +49,46 @@ class AgentRoutes:
         client = scope.get("client")
         peer = f"{client[0]}:{client[1]}" if client else ""
         await self._call_reader.call(Headers(scope=scope), peer=peer)
-        await self._manager.handle_request(scope, receive, send)
+        manager = await self._running_manager()
+        await manager.handle_request(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Answer while a block runs. Its tasks are of one that lives as long, whoever enters the block."""
-        begun, ending = asyncio.Event(), asyncio.Event()
-
-        async def run() -> None:
-            async with self._manager.run():
-                begun.set()
-                await ending.wait()
-
-        runner = asyncio.create_task(run())
-        await begun.wait()
+        """Answer while a block runs."""
         try:
             yield
         finally:
-            ending.set()
-            await runner
+            self._ending.set()
+            if self._runner is not None:
+                await self._runner
+
+    async def _running_manager(self) -> StreamableHTTPSessionManager:
+        if self._begun is None:
+            self._begun = asyncio.get_running_loop().create_future()
+            # Its tasks are of one that lives as long, whoever sends the first request.
+            self._runner = asyncio.create_task(self._run(self._begun))
+        return await asyncio.shield(self._begun)
+
+    async def _run(self, begun: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+        try:
+            manager = await asyncio.to_thread(self._manager)
+        except Exception as error:  # noqa: BLE001 - whoever waits has it
+            begun.set_exception(error)
+            return
+        async with manager.run():
+            begun.set_result(manager)
+            await self._ending.wait()
+
+    def _manager(self) -> StreamableHTTPSessionManager:
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        from evenmesh_gateway.agents.tools import agent_server
+
+        return StreamableHTTPSessionManager(
+            app=agent_server(self._forwarder, self._enter)._lowlevel_server,
+            stateless=True,
+            max_request_body_size=_MAX_BODY_BYTES,
+        )
 
     async def _enter(self, headers: Mapping[str, str], method: PublicMethod) -> Call:
         return await self._call_reader.call(headers, method)
-
-
-def _manager(server: MCPServer) -> StreamableHTTPSessionManager:
-    return StreamableHTTPSessionManager(
-        app=server._lowlevel_server,
-        stateless=True,
-        max_request_body_size=_MAX_BODY_BYTES,
-    )

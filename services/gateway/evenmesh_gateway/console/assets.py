@@ -6,6 +6,7 @@ import gzip
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -64,7 +65,8 @@ class File:
     headers: Mapping[str, str]
 
 
-def read(issuer: str = "") -> dict[str, File]:
+@cache
+def read(issuer: str = "") -> Mapping[str, File]:
     """Return the files by their path below the console's address.
 
     Args:

@@ -1,4 +1,7 @@
-"""A cross-encoder in OpenVINO, without PyTorch: each pair alone, so that no score depends on other pairs."""
+"""A cross-encoder in OpenVINO, without PyTorch or transformers.
+
+Each pair is computed alone, so that no score depends on other pairs.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from transformers import PreTrainedTokenizerFast
 
 from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.openvino_runtime import CompiledModel, LayerChanges, multiplies_bfloat16
+from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.domain import Agent, Fusion
 from evenmesh_reranker.models import pairs, token_names, tokens
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
@@ -52,7 +55,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "1"
+_VERSION: Final = "2"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -177,7 +180,7 @@ class CompiledCrossEncoder:
             self._reads_types = bool(about["reads_types"])
             limits = [one for one in (about["max_length"], max_length) if one is not None]
             self.max_length: int | None = min(limits, default=None)
-            self.tokenizer = tokenizer(converted, about["inputs"])
+            self.tokenizer = FileTokenizer(converted, about["inputs"])
             self.words: Array = np.load(converted / WORDS, mmap_mode="r", allow_pickle=False)
             """Embeddings of words, ``[vocabulary, hidden]``."""
             idle_memory.register(self.words)
@@ -377,13 +380,6 @@ class CompiledLoader:
         from evenmesh_reranker.backends.encoder import EncoderLoader
 
         return EncoderLoader.create("cpu", self._dtype, threads=self._threads, max_length=self._max_length)
-
-
-def tokenizer(folder: Path, inputs: Sequence[str]) -> Any:
-    """Return the tokenizer in a folder, which gives these inputs of the model."""
-    return PreTrainedTokenizerFast.from_pretrained(
-        folder, local_files_only=True, model_input_names=list(inputs)
-    )
 
 
 def _arrays(layers: Sizes, given: Mapping[str, tuple[Array, Array]]) -> tuple[Array, ...] | None:

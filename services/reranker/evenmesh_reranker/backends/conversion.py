@@ -37,6 +37,7 @@ from evenmesh_kit.compute.openvino_conversion import (
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends import compiled_encoder
 from evenmesh_reranker.backends.encoder import fusion_of, load, scores_of
+from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs
 
@@ -145,13 +146,14 @@ def _checked(encoder: CrossEncoder, base: Any, *, types: bool) -> dict[str, Any]
 
 def _check_tokenizer(encoder: CrossEncoder, folder: Path) -> None:
     """Compare the tokenizer that was written with that of the model."""
-    kept = compiled_encoder.tokenizer(folder, encoder.tokenizer.model_input_names)
+    kept = FileTokenizer(folder, encoder.tokenizer.model_input_names)
     queries, texts = ["which lamp? [SEP]", ""], ["it is a café\n at Night! " * 60, "?!"]
     read = [
         pairs.rows(one, queries, texts, [Agent("t", "m"), Agent()], encoder.max_seq_length)
         for one in (encoder.tokenizer, kept)
     ]
-    if read[0] != read[1]:
+    added = [one.get_added_vocab() for one in (encoder.tokenizer, kept)]
+    if read[0] != read[1] or added[0] != added[1] or len(kept) != len(cast(Any, encoder.tokenizer)):
         raise EngineError("its tokenizer reads texts otherwise than its file says")
     if len(pairs.rows(kept, [""], [""], [Agent()], None)[0].ids) < FEWEST:
         raise EngineError("its tokenizer reads a short pair as fewer than two tokens")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -163,24 +164,24 @@ def test_packed_and_unpacked_numbers_count_together(numbers: list[int], split: i
         scanner_of(evaluator_pb.SampledAnswer.DESCRIPTOR).scan(data)
 
 
-HOSTILE: list[tuple[str, type[Message], bytes]] = [
-    ("empty passages", AskRequest, sized(0x1A, b"\x0a\x00" * (31 * MIB // 2))),
-    ("many lists of passages", AskRequest, sized(0x1A, b"\x0a\x00" * 900) * 10_000),
-    ("unpacked numbers", evaluator_pb.CompareSystemsRequest, (b"\x09" + bytes(8)) * (31 * MIB // 9)),
-    ("packed numbers", Rankings, sized(0x12, bytes(31 * MIB))),
-    ("map entries", RerankRequest, sized(0x12, b"\x22\x00" * (31 * MIB // 2))),
-    ("empty texts", Feedback, b"\x42\x00" * (31 * MIB // 2)),
-    ("one number again and again", AskRequest, b"\x38\x01" * (31 * MIB // 2)),
-    ("unknown fields", AskRequest, b"\xf8\x07\x01" * (31 * MIB // 3)),
-    ("groups", AskRequest, b"\xfb\x07" * (31 * MIB // 2)),
-    ("a tag without end", AskRequest, b"\xff" * (31 * MIB)),
-    ("a number without end", AskRequest, b"\x38" + b"\xff" * (31 * MIB)),
+HOSTILE: list[tuple[str, type[Message], Callable[[], bytes]]] = [
+    ("empty passages", AskRequest, lambda: sized(0x1A, b"\x0a\x00" * (31 * MIB // 2))),
+    ("many lists of passages", AskRequest, lambda: sized(0x1A, b"\x0a\x00" * 900) * 10_000),
+    ("unpacked numbers", evaluator_pb.CompareSystemsRequest, lambda: (b"\x09" + bytes(8)) * (31 * MIB // 9)),
+    ("packed numbers", Rankings, lambda: sized(0x12, bytes(31 * MIB))),
+    ("map entries", RerankRequest, lambda: sized(0x12, b"\x22\x00" * (31 * MIB // 2))),
+    ("empty texts", Feedback, lambda: b"\x42\x00" * (31 * MIB // 2)),
+    ("one number again and again", AskRequest, lambda: b"\x38\x01" * (31 * MIB // 2)),
+    ("unknown fields", AskRequest, lambda: b"\xf8\x07\x01" * (31 * MIB // 3)),
+    ("groups", AskRequest, lambda: b"\xfb\x07" * (31 * MIB // 2)),
+    ("a tag without end", AskRequest, lambda: b"\xff" * (31 * MIB)),
+    ("a number without end", AskRequest, lambda: b"\x38" + b"\xff" * (31 * MIB)),
 ]
 
 
-@pytest.mark.parametrize(("kind", "data"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])
-def test_hostile_bytes_are_refused_without_memory(kind: type[Message], data: bytes) -> None:
-    scanner = scanner_of(kind.DESCRIPTOR)
+@pytest.mark.parametrize(("kind", "made"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])
+def test_hostile_bytes_are_refused_without_memory(kind: type[Message], made: Callable[[], bytes]) -> None:
+    scanner, data = scanner_of(kind.DESCRIPTOR), made()
     tracemalloc.start()
     try:
         with pytest.raises(MeshError):

@@ -295,12 +295,14 @@ from evenmesh_reranker.domain import Agent
 loader = loading.loader("cpu", "float32", engine="auto", threads=1, parallel=1, conversions=Conversions(Path(sys.argv[2])))
 model = loader.full(Path(sys.argv[1]), "v", provenance="by hand", created_at=datetime.now(UTC))
 rows = model.rows("which lamp?", ["a lamp"], Agent())
-loaded = {"torch", "sentence_transformers"} & set(sys.modules)
+loaded = {"torch", "transformers", "sentence_transformers"} & set(sys.modules)
 print(model.probabilities(rows, [None])[0], sorted(loaded))
 """
 
 
-def test_another_process_converts_and_this_one_needs_no_pytorch(folder: Path, tmp_path: Path) -> None:
+def test_another_process_converts_and_this_one_needs_neither_pytorch_nor_transformers(
+    folder: Path, tmp_path: Path
+) -> None:
     """The processes as they are: a service that starts, converts, and serves."""
     command = [sys.executable, "-c", _WITHOUT_PYTORCH, str(folder), str(tmp_path / "openvino")]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=240)
