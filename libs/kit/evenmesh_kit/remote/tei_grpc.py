@@ -126,7 +126,7 @@ class TeiGrpcClient(RemoteClient):
     async def _call(self, endpoint: Endpoint, name: str, asked: Any, deadline: Deadline, secret: str) -> Any:
         """Call the one method of a service, which has its name."""
         answer: Any = {"Info": pb.InfoResponse, "Embed": pb.EmbedResponse, "Rerank": pb.RerankResponse}[name]
-        method = self._channel(endpoint).unary_unary(
+        method: Any = self._channel(endpoint).unary_unary(
             f"/tei.v1.{name}/{name}", request_serializer=type(asked).SerializeToString
         )
         metadata = list(inject_context(otel_context.get_current()).items())
