@@ -11,6 +11,7 @@ from evenmesh import Addresses, Client
 from evenmesh.local_mesh import MeshState
 from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
 from evenmesh_studies import demo
+from tests.support.gateway_process import GatewayProcess
 from tests.support.go_tools import compile_program
 from tests.support.prometheus import reserved_ports
 
@@ -64,6 +65,13 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
             yield RunningMesh(settings, state, addresses, shown)
         finally:
             stop(settings.home)
+
+
+@pytest.fixture(scope="module")
+def served(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway of one module before the mesh of the session."""
+    with GatewayProcess(tmp_path_factory.mktemp("gateway"), mesh.addresses) as served:
+        yield served
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import psutil
@@ -38,19 +38,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
 QUESTION = "How often should I oil my chain?"
-SETTINGS = {"collection": DEMO, "k": 5, "depth": 20, "samples": 40}
+SETTINGS: dict[str, Any] = {"collection": DEMO, "k": 5, "depth": 20, "samples": 40}
 """How the page asks unless it is changed."""
 ALPHA = 2.0
 EVEN, BY_SCORE = 0, 9
 ALPHAS = {EVEN: 0.0, BY_SCORE: 8.0}
 MEMBERS = ("Lexical@1", "Dense@1", "Lexical@RR@2", "Lexical@4")
-
-
-@pytest.fixture(scope="module")
-def served(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway of this module before the mesh of the session."""
-    with GatewayProcess(tmp_path_factory.mktemp("gateway"), mesh.addresses) as served:
-        yield served
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +69,7 @@ def asked(console: ConsolePage) -> ConsolePage:
 
 
 def test_the_shares_on_the_page_are_those_of_the_ask(asked: ConsolePage, client: Client) -> None:
-    found = client.answer(QUESTION, alpha=ALPHA, num_answers=1, observe=False, **SETTINGS)  # type: ignore[arg-type]
+    found = client.answer(QUESTION, alpha=ALPHA, num_answers=1, observe=False, **SETTINGS)
     assert found.report is not None
     shown = {name: share for name, share in asked.shares(".shown").items() if share}
     assert shown == {one.name: one.share for one in found.report.providers}
@@ -90,7 +83,7 @@ def test_the_dial_shows_other_shares_before_anything_is_generated(asked: Console
     for stop, alpha in ALPHAS.items():
         asked.turn(stop)
         seen[stop] = asked.shares(".dial")
-        found = client.answer(QUESTION, alpha=alpha, num_answers=0, observe=False, **SETTINGS)  # type: ignore[arg-type]
+        found = client.answer(QUESTION, alpha=alpha, num_answers=0, observe=False, **SETTINGS)
         assert found.report is not None
         assert {k: v for k, v in seen[stop].items() if v} == {
             one.name: one.share for one in found.report.providers
@@ -116,7 +109,7 @@ def test_moving_the_dial_redraws_the_sampled_rankings_at_once(asked: ConsolePage
             num_answers=0,
             useful=[],
             observe=False,
-            **SETTINGS,  # type: ignore[arg-type]
+            **SETTINGS,
         )
     )
     drawn = [one for one in events if isinstance(one, AuditSample) and one.alpha == alpha]
@@ -544,8 +537,13 @@ def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, cl
 
 def test_an_ask_of_a_run_shows_what_it_showed(console: ConsolePage, client: Client) -> None:
     page = console.page
-    settings = {"collection": DEMO, "alpha": 1, "samples": 4, "useful": ["bike-0001", "bike-0002"]}
-    found = client.answer(QUESTION, run_id="console-ask", run_report=True, **settings)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "collection": DEMO,
+        "alpha": 1,
+        "samples": 4,
+        "useful": ["bike-0001", "bike-0002"],
+    }
+    found = client.answer(QUESTION, run_id="console-ask", run_report=True, **settings)
     assert found.report is not None
     (measured,) = client.measurements("console-ask")
     page.goto(f"{console.url}/console/#/runs/console-ask")

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.support.killable import Killable
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
-SETTINGS = {"collection": DEMO, "k": 5, "depth": 20}
+SETTINGS: dict[str, Any] = {"collection": DEMO, "k": 5, "depth": 20}
 """How an audit asks unless it is changed."""
 ASKED = ("bike-q05", "bike-q06")
 RETRIEVERS = ("bm25-lucene", "dense")
@@ -115,7 +116,7 @@ def test_an_audit_is_asked_stopped_and_goes_on_after_the_tab_was_closed(
                 useful=list(one.useful_passage_ids),
                 references=list(one.answers),
                 observe=False,
-                **SETTINGS,  # type: ignore[arg-type]
+                **SETTINGS,
             )
         )
         reports[one.id] = [event for event in events if isinstance(event, AuditReport)]
@@ -240,7 +241,7 @@ def test_an_audit_of_several_retrievers_and_models_compares_them(audited: Audite
                 retriever=retriever,
                 model=model,
                 observe=False,
-                **SETTINGS,  # type: ignore[arg-type]
+                **SETTINGS,
             )
         )
         for model, retriever in pairs

@@ -22,13 +22,6 @@ QUESTION = "How often should I oil my chain?"
 
 
 @pytest.fixture(scope="module")
-def served(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway of this module before the mesh of the session."""
-    with GatewayProcess(tmp_path_factory.mktemp("gateway"), mesh.addresses) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
 def console(served: GatewayProcess) -> Iterator[ConsolePage]:
     """The console; at the end nothing has left the origin or been complained of."""
     with chromium() as browser:

@@ -18,7 +18,7 @@ import pytest
 from evenmesh import AskResult, Client, Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh_studies import demo
-from tests.integration.conftest import DEMO, RunningMesh
+from tests.integration.conftest import DEMO
 from tests.support import document_files
 from tests.support.gateway_process import GatewayProcess
 
@@ -37,13 +37,6 @@ SAMPLES, ALPHA, SEED = 2, 2.0, 11
 EVERY = bool(os.environ.get("EVENMESH_TEST_EVERY_QUESTION"))
 """Whether all sixty questions of the demo are compared and forty of SQuAD, or three of each: `make gateway-questions`."""
 SQUAD = Path(os.environ.get("EVENMESH_SHARED_DATA", "")) / "squad-open"
-
-
-@pytest.fixture(scope="module")
-def served(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway of this module before the mesh of the session."""
-    with GatewayProcess(tmp_path_factory.mktemp("gateway"), mesh.addresses) as served:
-        yield served
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 
 from evenmesh.wire.errors import Overloaded
+from evenmesh_gateway.agents.http import AgentRoutes
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
@@ -77,6 +79,7 @@ _STARTED = """
 import asyncio, sys
 from pathlib import Path
 import httpx
+import pytest
 from evenmesh_gateway.app import Gateway
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -103,6 +106,23 @@ def test_the_first_requests_of_agents_load_what_serves_them(tmp_path: Path) -> N
         [sys.executable, "-c", _STARTED, str(tmp_path)], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.splitlines() == ["[]", "[200, 200, 200]"], done.stderr
+
+
+async def test_the_request_after_a_load_that_failed_tries_again(
+    gateway: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tries = AgentRoutes._manager, iter([True])
+
+    def failing(routes: AgentRoutes) -> Any:
+        if next(tries, False):
+            raise MemoryError
+        return real(routes)
+
+    monkeypatch.setattr(AgentRoutes, "_manager", failing)
+    headers = {"accept": "application/json, text/event-stream"}
+    listed = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    replies = [await gateway.post("/mcp", json=listed, headers=headers) for _ in range(2)]
+    assert [reply.status_code for reply in replies] == [500, 200]
 
 
 async def test_strangers_are_refused(open_gateway: Open, tmp_path: Path, scripted: ScriptedMesh) -> None:

@@ -72,12 +72,14 @@ class AgentRoutes:
     async def _run(self, begun: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
             manager = await asyncio.to_thread(self._manager)
-        except Exception as error:  # noqa: BLE001 - whoever waits has it
-            begun.set_exception(error)
-            return
-        async with manager.run():
-            begun.set_result(manager)
-            await self._ending.wait()
+            async with manager.run():
+                begun.set_result(manager)
+                await self._ending.wait()
+        except Exception as error:
+            if begun.done():
+                raise
+            self._begun = None  # the next request tries again
+            begun.set_exception(error)  # for those who wait
 
     def _manager(self) -> StreamableHTTPSessionManager:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
