@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import zipfile
 
 import pytest
 
@@ -222,6 +223,39 @@ def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes() -> None:
         (P, "Say it twice.", ("Chains",), 1),
         (P, "End", ("End",), 2),
     ]
+
+
+def test_a_slide_says_what_its_groups_and_tables_hold_and_where_its_lines_break() -> None:
+    from pptx import Presentation
+    from pptx.util import Inches
+
+    deck = Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[5])
+    slide.shapes.title.text = "Chains\x0band oil"
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, 1, 1).text_frame.text = "Oil them"
+    group.shapes.add_group_shape().shapes.add_textbox(0, 0, 1, 1).text_frame.text = "often"
+    table = slide.shapes.add_table(2, 2, 0, 0, Inches(1), Inches(1)).table
+    for at, said in enumerate(("oil", "price", "a|b", "3\n4")):
+        table.cell(at // 2, at % 2).text = said
+    slide.shapes.add_connector(1, 0, 0, 1, 1)
+    document = of("a.pptx", files.saved(deck))
+    assert blocks(document) == [
+        (P, "Oil them", ("Chains and oil",)),
+        (P, "often", ("Chains and oil",)),
+        (T, "| oil | price |\n| --- | --- |\n| a\\|b | 3 4 |", ("Chains and oil",)),
+    ]
+
+
+def test_a_sheet_is_as_large_as_its_rows_whatever_it_says() -> None:
+    with zipfile.ZipFile(io.BytesIO(files.workbook({"Oil": [["kind", "price"]]}))) as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    sheet = parts["xl/worksheets/sheet1.xml"]
+    for said in (b"A1:A1", b"A1:XFD1048576"):
+        changed = sheet.replace(b'"A1:B1"', b'"' + said + b'"')
+        assert changed != sheet
+        document = of("a.xlsx", files.zipped({**parts, "xl/worksheets/sheet1.xml": changed}))
+        assert blocks(document) == [(T, "| kind | price |\n| --- | --- |", ("Oil",))]
 
 
 def test_a_sheet_is_a_table_below_its_name() -> None:

@@ -42,6 +42,9 @@ def main() -> None:
     except Exception as exc:  # noqa: BLE001 - whatever the module raises, no file can be read with it
         send(outgoing, f"{sys.argv[2]} cannot be used for OCR: {type(exc).__name__}: {exc}".encode())
         return
+    if ocr is None:
+        # One library would import NumPy, for its types alone; that takes as long as importing several others.
+        sys.modules["numpy"] = None  # type: ignore[assignment]
     _without_network()
     _bound(limits, files=ocr is not None)
     send(outgoing)

@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -31,8 +30,7 @@ _ITEM: Final = re.compile(r"(?:[•‣▪●◦*–-]|\d{1,3}[.)])\s")
 _DATE: Final = re.compile(r"D:(\d{4})(\d{2})?(\d{2})?")
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """A line of a page.
 
     Attributes:

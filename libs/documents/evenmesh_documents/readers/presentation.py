@@ -1,7 +1,7 @@
 """PowerPoint: the text of each slide; a slide is a page and its title a heading."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pptx import Presentation
@@ -14,6 +14,13 @@ from evenmesh_documents.readers import archive
 from evenmesh_documents.source import Source
 
 _MOST_NESTED: Final = 16
+_GROUP: Final = qn("p:grpSp")
+_SHAPES: Final = (_GROUP, *map(qn, ("p:sp", "p:graphicFrame", "p:pic")))
+_PLACEHOLDER: Final = "/".join(("*", qn("p:nvPr"), qn("p:ph")))
+_BODIES: Final = (qn("p:txBody"), qn("a:txBody"))
+_TABLE: Final = "/".join(map(qn, ("a:graphic", "a:graphicData", "a:tbl")))
+_ROW: Final = qn("a:tr")
+_CELL: Final = qn("a:tc")
 _PARAGRAPH: Final = qn("a:p")
 _RUNS: Final = frozenset(map(qn, ("a:r", "a:fld")))
 _BREAK: Final = qn("a:br")
@@ -33,19 +40,11 @@ def read(source: Source) -> Document:
     source.limits.check_pages(len(deck.slides), "slides")
     outline = Outline(source.limits.characters)
     for number, slide in enumerate(deck.slides, start=1):
-        title = slide.shapes.title
-        said = title.text_frame.text if title is not None else ""
-        outline.heading(1, said or f"Slide {number}", number)
-        for shape in _shapes(slide.shapes):
-            if title is not None and shape.element is title.element:
-                continue
-            if getattr(shape, "has_table", False):
-                rows = [[cell.text for cell in row.cells] for row in shape.table.rows]
-                outline.add(Kind.TABLE, tables.markdown(rows), number)
-            elif shape.has_text_frame:
-                _text(shape.text_frame, outline, number)
-        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
-            outline.add(Kind.PARAGRAPH, slide.notes_slide.notes_text_frame.text, number)
+        _add(slide.element.cSld.spTree, outline, number)
+        if slide.has_notes_slide:
+            notes = slide.notes_slide.element.cSld.spTree.iterchildren(*_SHAPES)
+            body = next((one for one in notes if _placeholder(one, "type") == "body"), None)
+            outline.add(Kind.PARAGRAPH, "\n".join(_paragraphs(body)), number)
     stated = deck.core_properties
     date = stated.modified or stated.created
     return Document(
@@ -58,22 +57,57 @@ def read(source: Source) -> Document:
     )
 
 
-def _shapes(shapes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
+def _add(tree: Any, outline: Outline, number: int) -> None:
+    """Add what a slide shows, below its title.
+
+    The library's objects for shapes, placeholders and frames would take longer than all the rest.
+    """
+    title = next((one for one in tree.iterchildren(*_SHAPES) if _placeholder(one, "idx", "0") == "0"), None)
+    outline.heading(1, " ".join(_paragraphs(title)) or f"Slide {number}", number)
+    for shape in _shapes(tree):
+        if shape is title:
+            continue
+        table = shape.find(_TABLE)
+        if table is not None:
+            rows = [
+                [" ".join(_paragraphs(cell)) for cell in row.iterchildren(_CELL)] for row in table.iter(_ROW)
+            ]
+            outline.add(Kind.TABLE, tables.markdown(rows), number)
+        else:
+            _text(shape, outline, number)
+
+
+def _shapes(tree: Any, depth: int = 0) -> Iterator[Any]:
     """Yield the shapes of a slide, those of groups too."""
-    for shape in shapes:
-        if hasattr(shape, "shapes") and depth < _MOST_NESTED:
-            yield from _shapes(shape.shapes, depth + 1)
+    for shape in tree.iterchildren(*_SHAPES):
+        if shape.tag == _GROUP and depth < _MOST_NESTED:
+            yield from _shapes(shape, depth + 1)
         else:
             yield shape
 
 
-def _text(frame: Any, outline: Outline, page: int) -> None:
-    paragraphs = [(_level(one), _said(one)) for one in frame._txBody.iterchildren(_PARAGRAPH)]
-    said = [(level, text) for level, text in paragraphs if text]
+def _placeholder(shape: Any, name: str, default: str = "") -> str | None:
+    """Return an attribute of the placeholder that a shape fills; None where it fills none."""
+    found = shape.find(_PLACEHOLDER)
+    return None if found is None else found.get(name, default)
+
+
+def _text(shape: Any, outline: Outline, page: int) -> None:
+    said = [(_level(one), text) for one in _elements(shape) if (text := _said(one))]
     if len(said) == 1:
         outline.add(Kind.PARAGRAPH, said[0][1], page)
     else:
         outline.add(Kind.LIST, "\n".join("  " * level + "- " + text for level, text in said), page)
+
+
+def _paragraphs(shape: Any) -> list[str]:
+    """Return the paragraphs of a shape, or of a table's cell; none where there is none."""
+    return [] if shape is None else [_said(one) for one in _elements(shape)]
+
+
+def _elements(shape: Any) -> Iterator[Any]:
+    for body in shape.iterchildren(*_BODIES):
+        yield from body.iterchildren(_PARAGRAPH)
 
 
 def _level(paragraph: Any) -> int:

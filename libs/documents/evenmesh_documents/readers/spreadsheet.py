@@ -5,13 +5,31 @@ from collections.abc import Iterator
 from datetime import datetime, time
 from typing import Any
 
-from openpyxl import load_workbook
+from openpyxl.reader.excel import ExcelReader
+from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
 from evenmesh_documents import tables
 from evenmesh_documents.document import Document, Kind, UnreadableError
 from evenmesh_documents.outline import Outline
 from evenmesh_documents.readers import archive
 from evenmesh_documents.source import Source
+
+
+class _Sheet(ReadOnlyWorksheet):  # type: ignore[misc]  # the library has no types
+    """A sheet that is as large as its rows; it may say that it is larger, and asking it takes a pass."""
+
+    def _get_size(self) -> None:
+        """Leave the size open."""
+
+
+class _Reader(ExcelReader):  # type: ignore[misc]  # the library has no types
+    """The library's reader, whose sheets are read once; its sheets of charts are left out, as all charts."""
+
+    def read_worksheets(self) -> None:
+        """Open the sheets without reading them."""
+        for sheet, relation in self.parser.find_sheets():
+            if relation.target in self.valid_files and "chartsheet" not in relation.Type:
+                self.wb._sheets.append(_Sheet(self.wb, sheet.name, relation.target, self.shared_strings))
 
 
 def read(source: Source) -> Document:
@@ -21,13 +39,14 @@ def read(source: Source) -> Document:
         UnreadableError: it is encrypted, damaged, or beyond a limit.
     """
     archive.opened(source, doctype=False).close()
-    workbook = load_workbook(io.BytesIO(source.data), read_only=True, data_only=True, keep_links=False)
+    reader = _Reader(io.BytesIO(source.data), read_only=True, data_only=True, keep_links=False)
+    reader.read()
+    workbook = reader.wb
     try:
         source.limits.check_pages(len(workbook.worksheets), "sheets")
         outline = Outline(source.limits.characters)
         left = source.limits.characters
         for sheet in workbook.worksheets:
-            sheet.reset_dimensions()  # a sheet may say that it is larger than it is
             rows = []
             for row in _rows(sheet):
                 left -= sum(map(len, row))
