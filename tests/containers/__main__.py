@@ -2,7 +2,8 @@
 
 With ``--only`` single services are built, run alone until they are healthy, and ended. ``--remote`` takes the images without
 models (``VARIANT=remote``) where there are any: then the retriever has BM25 alone, nothing ranks again, and a scripted server
-of OpenAI's API stands in for the one that has the model.
+of OpenAI's API stands in for the one that has the model. ``--compose`` has podman-compose run the images as compose.yaml says,
+on the ports that stand there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh import Addresses, Client, MeshError
 from evenmesh_studies import demo
+from tests.containers import compose
 from tests.containers.engine import Engine, missing
 from tests.support import scripted_openai
 from tests.support.manifests import K8S, SERVICES
@@ -102,10 +104,16 @@ def main() -> int:
     )
     parser.add_argument("--reuse", action="store_true", help="run the images that a run before has built")
     parser.add_argument("--remote", action="store_true", help="images without models, where there are any")
+    parser.add_argument("--compose", action="store_true", help="run them by compose.yaml")
     parser.add_argument("--only", nargs="+", choices=IMAGES, help="build these alone, and run each by itself")
     given = parser.parse_args()
     if packages := missing():
         sys.stderr.write(f"install first: apt-get install {' '.join(packages)}\n")
+        return CANNOT
+    if given.compose and (given.only or given.remote):
+        parser.error("--compose runs all services, with their models")
+    if given.compose and (tools := compose.missing()):
+        sys.stderr.write(f"--compose needs {', '.join(tools)}; see docs/operate/deploy.md\n")
         return CANNOT
     engine = Engine(given.folder)
     rows = {
@@ -123,6 +131,9 @@ def main() -> int:
         if held
         else "Containers are NOT held to their memory: this machine has no control group `memory` of version 1 to write to."
     )
+    if given.compose and not held:
+        sys.stderr.write("--compose needs control groups that hold containers to their memory\n")
+        return CANNOT
     arguments = {
         "BASE": base,
         "HEALTH_PROBE": probe,
@@ -141,7 +152,7 @@ def main() -> int:
         row.build_s = time.monotonic() - began
         row.over_base_mib = engine.size_mib(_PREFIX + row.image) - base_mib
         _say(f"{row.image}: {row.over_base_mib:.0f} MiB over the base, built in {row.build_s:.0f} s")
-    run = _run_each if given.only else _run
+    run = _run_each if given.only else _run_composed if given.compose else _run
     answer = asyncio.run(_beside_models(run, engine, rows, given.folder, remote=given.remote))
     _say(report(rows, base_mib, answer))
     wrong = [one for name, row in rows.items() for one in row.wrong(name)]
@@ -205,7 +216,7 @@ def _run_each(engine: Engine, rows: Mapping[str, Row], folder: Path, also: _Also
     return ""
 
 
-def _run(engine: Engine, rows: Mapping[str, Row], folder: Path, also: Mapping[str, Mapping[str, str]]) -> str:
+def _run(engine: Engine, rows: Mapping[str, Row], folder: Path, also: _Also) -> str:
     """Run the mesh from its images, ingest, ask, end it; return the answer."""
     ports = dict(zip(IMAGES, _free_ports(len(IMAGES)), strict=True))
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -213,22 +224,58 @@ def _run(engine: Engine, rows: Mapping[str, Row], folder: Path, also: Mapping[st
         for name, row in rows.items():
             container = _started(engine, name, row, folder, _environment(name, ports, also))
             running[name] = stack.enter_context(container)
-        addresses = Addresses(**{name: f"127.0.0.1:{ports[name]}" for name in SERVICES})
-        with Client(addresses, timeout=120) as client:
-            _until_serving(client, running, folder)
-            passages = demo.passages()
-            client.ingest(passages, "demo")
-            question = demo.questions()[0]
-            result = client.answer(question.question, collection="demo", run_id="containers", run_report=True)
-            known = {one.id for one in passages}
-            if result.retrieved is None or not {one.id for one in result.retrieved.passages} <= known:
-                raise RuntimeError("what was found is not what was ingested")
-            over_http = _asked_over_http(ports[GATEWAY], question.question, running[GATEWAY])
-            if over_http != result.text:
-                raise RuntimeError(f"over HTTP the mesh answers {over_http!r}, over gRPC {result.text!r}")
-            while not [run for run in client.runs() if run.run_id == "containers"]:
-                time.sleep(0.2)
+
+        def check() -> None:
+            for name, process in running.items():
+                _still_runs(name, process, folder)
+
+        answer = _ask(ports, check)
         _end(running, rows, engine, folder)
+    return answer
+
+
+def _run_composed(engine: Engine, rows: Mapping[str, Row], folder: Path, also: _Also) -> str:
+    """Run the mesh by compose.yaml, ingest, ask, end it; return the answer."""
+    mesh = compose.Composed(engine, folder)
+
+    def check() -> None:
+        for name in rows:
+            if not mesh.runs(name):
+                raise RuntimeError(f"{name} ended:\n{mesh.log(name)[-2000:]}")
+
+    with mesh.running({name: _PREFIX + row.image for name, row in rows.items()}):
+        answer = _ask(compose.ports(), check)
+        for name, row in rows.items():
+            row.peak_mib, row.limit_mib = engine.peak_mib(mesh.pid(name)), _limit_mib(name)
+        for name, row in rows.items():
+            began = time.monotonic()
+            row.status = mesh.stop(name)
+            row.end_s = time.monotonic() - began
+    return answer
+
+
+def _ask(ports: Mapping[str, int], check: Callable[[], None]) -> str:
+    """Ingest the demo's passages and ask one of its questions, over gRPC and HTTP; return the answer.
+
+    Args:
+        ports: of each service and of the gateway on this machine.
+        check: raises where one of them has ended.
+    """
+    addresses = Addresses(**{name: f"127.0.0.1:{ports[name]}" for name in SERVICES})
+    with Client(addresses, timeout=120) as client:
+        _until_serving(client, check)
+        passages = demo.passages()
+        client.ingest(passages, "demo")
+        question = demo.questions()[0]
+        result = client.answer(question.question, collection="demo", run_id="containers", run_report=True)
+        known = {one.id for one in passages}
+        if result.retrieved is None or not {one.id for one in result.retrieved.passages} <= known:
+            raise RuntimeError("what was found is not what was ingested")
+        over_http = _asked_over_http(ports[GATEWAY], question.question, check)
+        if over_http != result.text:
+            raise RuntimeError(f"over HTTP the mesh answers {over_http!r}, over gRPC {result.text!r}")
+        while not [run for run in client.runs() if run.run_id == "containers"]:
+            time.sleep(0.2)
     return result.text
 
 
@@ -281,10 +328,11 @@ def _still_runs(name: str, process: subprocess.Popen[bytes], folder: Path) -> No
         raise RuntimeError(f"{name} ended with status {process.returncode}:\n{log[-2000:]}")
 
 
-def _asked_over_http(port: int, question: str, gateway: subprocess.Popen[bytes]) -> str:
+def _asked_over_http(port: int, question: str, check: Callable[[], None]) -> str:
     """Return the answer of the gateway in the form of OpenAI's API, once it is ready."""
     url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
-    while gateway.poll() is None and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        check()
         try:
             httpx.get(f"{url}/readyz").raise_for_status()
             break
@@ -317,11 +365,10 @@ def _environment(name: str, ports: Mapping[str, int], also: _Also) -> dict[str, 
     return variables | {prefix + key: value for key, value in {**here, **also.get(name, {})}.items()}
 
 
-def _until_serving(client: Client, running: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+def _until_serving(client: Client, check: Callable[[], None]) -> None:
     deadline = time.monotonic() + START_S
     while True:
-        for name, process in running.items():
-            _still_runs(name, process, folder)
+        check()
         try:
             if {one.health for one in client.status()} == {"serving"}:
                 return

@@ -132,7 +132,7 @@ class Engine:
         for taken_mib in (0, 2 * _TRIED_MIB):
             take = ["python", "-c", f"b'1' * ({taken_mib} << 20)"]
             command = self.podman("run", "--rm", "--network", "host", *limits, image, *take)
-            done = subprocess.run(command, capture_output=True, check=not taken_mib)
+            done = subprocess.run(command, cwd=self.folder, capture_output=True, check=not taken_mib)
         return done.returncode == _KILLED
 
     def size_mib(self, image: str) -> float:
@@ -188,7 +188,8 @@ class Engine:
             image,
         )
         with log.open("ab") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
+            # Where one is ended for its memory, a file `oom` is written to where podman was started.
+            process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
         try:
             yield process
         finally:
