@@ -198,14 +198,12 @@ def _search(
         inclusion = integrated(weights, k, _PRECISION if step else _COARSE)
         value = quantity.value(inclusion)
         gap = value - goal
-        if not step and (abs(gap) <= _FAR * slack or alpha == MAX_ALPHA):
+        if not step and (abs(gap) <= slack or alpha == MAX_ALPHA):
             continue  # with the same dial, precisely
         if abs(gap) <= slack or (gap < 0 and alpha == MAX_ALPHA) or high - low < 1e-12 * high:
             break
-        if gap < 0:
-            low = alpha
-        else:
-            high = alpha
+        if step or abs(gap) > _FAR * slack:
+            low, high = (alpha, high) if gap < 0 else (low, alpha)
         place, odds = base**alpha, quantity.odds(value)
         if before is not None and before[0] != place:
             slope = (odds - before[1]) / (place - before[0])
