@@ -25,8 +25,11 @@ REACHED: Final = 1e-3
 
 _TOLERANCE: Final = 5e-5
 _PRECISION: Final = 12.0  # of inclusion probabilities: to about 1e-6
-_COARSE: Final = 8.0  # of those at the first dial, which is seldom the last: to about 1e-4
+_COARSE: Final = 8.0  # of those at the first dial, which is seldom the last: the quantity to a tolerance or so
+_COARSEST: Final = 5.0  # of those from here on: many at the cut share the error, which is a fraction of it
+_MANY: Final = 50
 _DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 9.0, 12.0, 20.0])
+_SHARP_DIALS: Final = np.array([20.0, 25.0, 32.0, 40.0, 50.0, 70.0, 100.0])
 _FAR: Final = 4.0  # tolerances from the target within which a coarse value may be on its other side
 _SURE: Final = 30.0  # log-weight above that of the k-th heaviest from which an item is surely included
 _ROUNDS: Final = 3  # of the approximation that chooses where to begin
@@ -191,11 +194,11 @@ def _search(
     logs = np.log(normalized)
     base = max(float(np.partition(normalized, len(normalized) - k)[len(normalized) - k]), _FLATTEST)
     wanted, alpha = quantity.odds(goal), _first_guess(normalized, k, quantity, goal)
-    low, high = 0.0, MAX_ALPHA
+    low, high, coarse = 0.0, MAX_ALPHA, _COARSE if k < _MANY else _COARSEST
     before: tuple[float, float] | None = None
     for step in range(_STEPS):
         weights = normalized**alpha
-        inclusion = integrated(weights, k, _PRECISION if step else _COARSE)
+        inclusion = integrated(weights, k, _PRECISION if step else coarse)
         value = quantity.value(inclusion)
         gap = value - goal
         if not step and (abs(gap) <= slack or alpha == MAX_ALPHA):
@@ -238,8 +241,19 @@ def _slope(inclusion: FloatArray, gradient: FloatArray, speeds: FloatArray) -> f
 
 
 def _first_guess(normalized: FloatArray, k: int, quantity: _Quantity, goal: float) -> float:
-    """Return about the dial at which a quantity is ``goal``, from Rosén's approximation at a few dials."""
-    weights = normalized ** _DIALS[:, None]
+    """Return about the dial at which a quantity is ``goal``, from an approximation at a few dials."""
+    wanted = quantity.odds(goal)
+    for dials in (_DIALS, _SHARP_DIALS):
+        inclusion = _approximated(normalized, k, dials)
+        odds = np.maximum.accumulate([quantity.odds(quantity.value(row)) for row in inclusion])
+        if odds[-1] >= wanted:
+            break
+    return float(np.interp(wanted, odds, dials))
+
+
+def _approximated(normalized: FloatArray, k: int, dials: FloatArray) -> FloatArray:
+    """Return Rosén's approximation of inclusion probabilities, a row for each dial."""
+    weights = normalized ** dials[:, None]
     weights -= np.partition(weights, len(normalized) - k, axis=1)[:, len(normalized) - k, None]
     masses = np.exp(np.minimum(weights, _SURE))  # relative to the k-th heaviest
     # If s are surely there, the others send the k − s that are missing at this time or later.
@@ -252,5 +266,4 @@ def _first_guess(normalized: FloatArray, k: int, quantity: _Quantity, goal: floa
         time *= np.exp(np.clip((k - arrived) / np.maximum(flow, 0.1), -2.0, 2.0))
     inclusion = -np.expm1(-masses * time)
     inclusion *= k / inclusion.sum(axis=1, keepdims=True)
-    odds = [quantity.odds(quantity.value(np.minimum(row, 1.0))) for row in inclusion]
-    return float(np.interp(quantity.odds(goal), np.maximum.accumulate(odds), _DIALS))
+    return np.minimum(inclusion, 1.0, out=inclusion)
