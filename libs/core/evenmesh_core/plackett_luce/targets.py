@@ -29,7 +29,7 @@ _COARSE: Final = 8.0  # of those at the first dial, which is seldom the last: th
 _COARSEST: Final = 5.0  # of those from here on: many at the cut share the error, which is a fraction of it
 _MANY: Final = 50
 _DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 9.0, 12.0, 20.0])
-_SHARP_DIALS: Final = np.array([20.0, 25.0, 32.0, 40.0, 50.0, 70.0, 100.0])
+_SHARP_DIALS: Final = np.array([20.0, 25.0, 32.0, 40.0, 50.0, 70.0])
 _FAR: Final = 4.0  # tolerances from the target within which a coarse value may be on its other side
 _SURE: Final = 30.0  # log-weight above that of the k-th heaviest from which an item is surely included
 _IN: Final = 0.999  # probability from which an item counts as included where slopes are approximated
@@ -89,7 +89,7 @@ def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: in
         k: length of the top, from 1.
 
     Source: Kim & Diaz 2025, §3.2 and §3.3.1, for policy and disparity; the search goes beyond it. Evaluates
-    :func:`evenmesh_core.plackett_luce.inclusion_probabilities` two to four times.
+    :func:`evenmesh_core.plackett_luce.inclusion_probabilities` two or three times, seldom more.
 
     Raises:
         InvalidInput: a target outside [0, 1], scores or relevance as above, or k below 1.
@@ -222,10 +222,10 @@ def _search(
             alpha = (low + high) / 2
         elif base**low < target < base**high:
             alpha = math.log(target, base)
-        elif high == MAX_ALPHA:
+        elif alpha < high == MAX_ALPHA:
             alpha = min(2 * alpha + 1, MAX_ALPHA)
         else:
-            alpha = (low + high) / 2
+            alpha = math.sqrt(high) if low == 0 and high > _DIALS[-1] else (low + high) / 2
     return alpha, inclusion
 
 
