@@ -267,6 +267,7 @@ def _approximated(normalized: FloatArray, k: int, dials: FloatArray) -> FloatArr
         arrived = len(normalized) - left.sum(axis=1, keepdims=True)
         flow = (masses * time * left).sum(axis=1, keepdims=True)
         time *= np.exp(np.clip((k - arrived) / np.maximum(flow, 0.1), -2.0, 2.0))
-    inclusion = -np.expm1(-masses * time)
+    inclusion: FloatArray = -np.expm1(-masses * time)
     inclusion *= k / inclusion.sum(axis=1, keepdims=True)
-    return np.minimum(inclusion, 1.0, out=inclusion)
+    np.minimum(inclusion, 1.0, out=inclusion)
+    return inclusion

@@ -356,8 +356,9 @@ class MeshServer:
                     path.unlink()
 
 
-def _by_name(_service: str, _handlers: Mapping[str, Any]) -> None:
+def _by_name(service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
     """Register no methods: the server finds them by name among the generic handlers."""
+    del service_name, method_handlers
 
 
 def _shared_rates(name: str, settings: ServiceSettings, telemetry: Telemetry) -> SharedRates | None:
