@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -45,7 +44,7 @@ class Beside:
         beside_ms: p50 of asks beside statements. Milliseconds.
         ratio: median of the rounds' ratios.
         per_minute: statements that the evaluator gave in a minute, while it was asked for them.
-        evaluator: CPU of the evaluator for a statement. Milliseconds.
+        evaluator: CPU of the evaluator for a statement, less what the asks take it. Milliseconds.
         caller: CPU of the caller for a statement. Milliseconds.
         rounds: of both.
     """
@@ -162,16 +161,17 @@ async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: 
     stated, seconds, spent_s, called_s = 0, 0.0, 0.0, 0.0
     for turn in range(rounds):
         for beside in (False, True) if turn % 2 else (True, False):
+            before, calling = load.cpu_s(pid), load.cpu_s(reader.pid)
             if beside:
-                before, calling = load.cpu_s(pid), load.cpu_s(reader.pid)
                 reader.go()
                 await asyncio.sleep(_WARM_UP_S)
             p50[beside].append((await load.latency(target, wanted, count=count)).p50)
             if beside:
                 got, took = await asyncio.to_thread(reader.stop)
                 stated, seconds = stated + got, seconds + took
-                spent_s += load.cpu_s(pid) - before
                 called_s += load.cpu_s(reader.pid) - calling
+            # The asks of both have observations, as many.
+            spent_s += (1 if beside else -1) * (load.cpu_s(pid) - before)
     pairs = zip(p50[False], p50[True], strict=True)
     return Beside(
         median(p50[False]),
@@ -190,7 +190,7 @@ def _request(number: int) -> pb.GetExposureStatementRequest:
 
 async def _ask_for_statements(address: str) -> None:
     """Ask at an even pace between `go` and `stop`, whatever the answers take."""
-    os.nice(19)
+    load.leave_to_others()
     async with grpc.aio.insecure_channel(address) as channel:
         stub = pb_grpc.EvaluatorServiceStub(channel)
         while (await asyncio.to_thread(sys.stdin.readline)).strip() == "go":

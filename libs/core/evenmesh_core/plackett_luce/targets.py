@@ -25,10 +25,14 @@ REACHED: Final = 1e-3
 
 _TOLERANCE: Final = 5e-5
 _PRECISION: Final = 12.0  # of inclusion probabilities: to about 1e-6
-_COARSE: Final = 8.0  # of those at the first dial, which is seldom the last: to about 1e-4
+_COARSE: Final = 8.0  # of those at the first dial, which is seldom the last: the value to about a tolerance
+_COARSEST: Final = 5.0  # of those from here on: many at the cut share the error, which is a fraction of it
+_MANY: Final = 50
 _DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 9.0, 12.0, 20.0])
+_SHARP_DIALS: Final = np.array([20.0, 25.0, 32.0, 40.0, 50.0, 70.0])
 _FAR: Final = 4.0  # tolerances from the target within which a coarse value may be on its other side
 _SURE: Final = 30.0  # log-weight above that of the k-th heaviest from which an item is surely included
+_IN: Final = 0.999  # probability from which an item counts as included where slopes are approximated
 _ROUNDS: Final = 3  # of the approximation that chooses where to begin
 _STEPS: Final = 100
 _FLATTEST: Final = 1.05  # base of the powers of α in which it steps: a little above 1, it steps in α itself
@@ -85,7 +89,7 @@ def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: in
         k: length of the top, from 1.
 
     Source: Kim & Diaz 2025, §3.2 and §3.3.1, for policy and disparity; the search goes beyond it. Evaluates
-    :func:`evenmesh_core.plackett_luce.inclusion_probabilities` two to five times.
+    :func:`evenmesh_core.plackett_luce.inclusion_probabilities` two or three times, seldom more.
 
     Raises:
         InvalidInput: a target outside [0, 1], scores or relevance as above, or k below 1.
@@ -184,44 +188,44 @@ def _search(
 ) -> tuple[float, FloatArray]:
     """Return the dial at which a quantity is ``goal`` to ``slack``, or the largest; and its inclusion.
 
-    Steps are secants of the quantity's log-odds over b^α within a shrinking range, where b is the score at
-    the cut, which decides what is included: for two items a straight line. The first slope is that of an
-    approximation.
+    Steps are in the quantity's log-odds over b^α, within a shrinking range, where b is the score at the cut,
+    which decides what is included: for two items a straight line. The first slope is that of an
+    approximation; later ones are secants, turned as much as the approximation turns along them.
     """
     logs = np.log(normalized)
     base = max(float(np.partition(normalized, len(normalized) - k)[len(normalized) - k]), _FLATTEST)
     wanted, alpha = quantity.odds(goal), _first_guess(normalized, k, quantity, goal)
-    low, high = 0.0, MAX_ALPHA
-    before: tuple[float, float] | None = None
+    low, high, coarse = 0.0, MAX_ALPHA, _COARSE if k < _MANY else _COARSEST
+    before: tuple[float, float, float] | None = None
     for step in range(_STEPS):
         weights = normalized**alpha
-        inclusion = integrated(weights, k, _PRECISION if step else _COARSE)
+        inclusion = integrated(weights, k, _PRECISION if step else coarse)
         value = quantity.value(inclusion)
         gap = value - goal
-        if not step and (abs(gap) <= _FAR * slack or alpha == MAX_ALPHA):
+        if not step and (abs(gap) <= slack or alpha == MAX_ALPHA):
             continue  # with the same dial, precisely
         if abs(gap) <= slack or (gap < 0 and alpha == MAX_ALPHA) or high - low < 1e-12 * high:
             break
-        if gap < 0:
-            low = alpha
-        else:
-            high = alpha
+        if step or abs(gap) > _FAR * slack:
+            low, high = (alpha, high) if gap < 0 else (low, alpha)
         place, odds = base**alpha, quantity.odds(value)
+        unsure = inclusion < _IN  # errors of the others', times speeds of up to 2^100, would be the slope
+        rate = _slope(inclusion[unsure], quantity.gradient(inclusion)[unsure], (weights * logs)[unsure])
+        slope = approximate = rate * quantity.odds_slope(value) / (place * math.log(base))
         if before is not None and before[0] != place:
             slope = (odds - before[1]) / (place - before[0])
-        else:
-            rate = _slope(inclusion, quantity.gradient(inclusion), weights * logs)
-            slope = rate * quantity.odds_slope(value) / (place * math.log(base))
-        before = (place, odds)
+            if min(approximate, before[2]) > 0:
+                slope *= min(max(2 * approximate / (approximate + before[2]), 0.5), 2.0)
+        before = (place, odds, approximate)
         target = place + (wanted - odds) / slope if slope > 0 else 0.0
         if step >= _SECANTS and step % 2 and high < MAX_ALPHA:
             alpha = (low + high) / 2
         elif base**low < target < base**high:
             alpha = math.log(target, base)
-        elif high == MAX_ALPHA:
+        elif alpha < high == MAX_ALPHA:
             alpha = min(2 * alpha + 1, MAX_ALPHA)
         else:
-            alpha = (low + high) / 2
+            alpha = math.sqrt(high) if low == 0 and high > _DIALS[-1] else (low + high) / 2
     return alpha, inclusion
 
 
@@ -240,8 +244,19 @@ def _slope(inclusion: FloatArray, gradient: FloatArray, speeds: FloatArray) -> f
 
 
 def _first_guess(normalized: FloatArray, k: int, quantity: _Quantity, goal: float) -> float:
-    """Return about the dial at which a quantity is ``goal``, from Rosén's approximation at a few dials."""
-    weights = normalized ** _DIALS[:, None]
+    """Return about the dial at which a quantity is ``goal``, from an approximation at a few dials."""
+    wanted = quantity.odds(goal)
+    for dials in (_DIALS, _SHARP_DIALS):
+        inclusion = _approximated(normalized, k, dials)
+        odds = np.maximum.accumulate([quantity.odds(quantity.value(row)) for row in inclusion])
+        if odds[-1] >= wanted:
+            break
+    return float(np.interp(wanted, odds, dials))
+
+
+def _approximated(normalized: FloatArray, k: int, dials: FloatArray) -> FloatArray:
+    """Return Rosén's approximation of inclusion probabilities, a row for each dial."""
+    weights = normalized ** dials[:, None]
     weights -= np.partition(weights, len(normalized) - k, axis=1)[:, len(normalized) - k, None]
     masses = np.exp(np.minimum(weights, _SURE))  # relative to the k-th heaviest
     # If s are surely there, the others send the k − s that are missing at this time or later.
@@ -252,7 +267,7 @@ def _first_guess(normalized: FloatArray, k: int, quantity: _Quantity, goal: floa
         arrived = len(normalized) - left.sum(axis=1, keepdims=True)
         flow = (masses * time * left).sum(axis=1, keepdims=True)
         time *= np.exp(np.clip((k - arrived) / np.maximum(flow, 0.1), -2.0, 2.0))
-    inclusion = -np.expm1(-masses * time)
+    inclusion: FloatArray = -np.expm1(-masses * time)
     inclusion *= k / inclusion.sum(axis=1, keepdims=True)
-    odds = [quantity.odds(quantity.value(np.minimum(row, 1.0))) for row in inclusion]
-    return float(np.interp(quantity.odds(goal), np.maximum.accumulate(odds), _DIALS))
+    np.minimum(inclusion, 1.0, out=inclusion)
+    return inclusion

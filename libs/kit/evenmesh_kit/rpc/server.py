@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -185,6 +185,8 @@ class MeshServer:
                 *keepalive.SERVER,
             ],
         )
+        # With its methods registered, grpcio 1.85 waits anew for the next call of each of them at every call.
+        self._server.add_registered_method_handlers = _by_name  # type: ignore[method-assign]
         for registration in registrations:
             registration.add(registration.servicer, self._server)
         self._health = health.aio.HealthServicer()
@@ -352,6 +354,11 @@ class MeshServer:
             with contextlib.suppress(OSError):
                 if os.path.samestat(path.stat(), written):
                     path.unlink()
+
+
+def _by_name(service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+    """Register no methods: the server finds them by name among the generic handlers."""
+    del service_name, method_handlers
 
 
 def _shared_rates(name: str, settings: ServiceSettings, telemetry: Telemetry) -> SharedRates | None:

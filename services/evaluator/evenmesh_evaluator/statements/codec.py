@@ -6,12 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
 from google.protobuf import json_format
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
@@ -29,39 +28,34 @@ DEFAULT_HALF_LIFE_DAYS: Final = 30.0
 """Half-life of a balance where the request does not say. Days."""
 
 _EPOCH: Final = date(1970, 1, 1)
+_EPOCH_TIME: Final = datetime(1970, 1, 1)
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]*")
 
 
-def day_of(text: date) -> int:
-    """Return the number of days since 1970-01-01."""
-    return (text - _EPOCH).days
-
-
 def provider(value: str) -> str:
-    """Return the name of a provider, checked for its bytes and for NUL."""
-    fields.limited("provider", value, checks.MAX_ATTRIBUTE_BYTES)
-    if "\0" in value:
-        raise InvalidField("provider", "must not hold control characters")
-    return value
+    """Return the name of a provider, checked for its bytes and for control characters."""
+    return fields.limited("provider", value, checks.MAX_ATTRIBUTE_BYTES)
 
 
-def window(request: pb.GetExposureStatementRequest, *, newest: date) -> Window:
-    """Return the days of a statement; ``newest`` is the last that there can be, and the default.
+def window(request: pb.GetExposureStatementRequest, *, newest: int) -> Window:
+    """Return the days of a statement.
+
+    Args:
+        request: the request.
+        newest: the last day that there can be, and the default. Days since 1970-01-01.
 
     Raises:
         InvalidField: a day that is none or lies after ``newest``, or a window that is empty or too long.
     """
     last = _day("last_day", request.last_day) if request.last_day else newest
     if last > newest:
-        raise InvalidField("last_day", f"must be at most {newest.isoformat()}, the last day to state")
-    if request.first_day:
-        first = _day("first_day", request.first_day)
-    else:
-        first = max(last - timedelta(days=DEFAULT_DAYS - 1), _EPOCH)
-    if not 1 <= (last - first).days + 1 <= MAX_DAYS:
+        raise InvalidField("last_day", f"must be at most {_text(newest)}, the last day to state")
+    default = max(last - DEFAULT_DAYS + 1, 0)
+    first = _day("first_day", request.first_day) if request.first_day else default
+    if not 1 <= last - first + 1 <= MAX_DAYS:
         raise InvalidField("first_day", f"must be one to {MAX_DAYS} days before the day after last_day")
-    return Window(day_of(first), day_of(last))
+    return Window(first, last)
 
 
 def nonce(value: str) -> str:
@@ -97,12 +91,10 @@ class Draft:
 
     def issued(self, nonce: str, issued_at_us: int) -> bytes:
         """Return the statement with its nonce and its time, in microseconds since 1970."""
-        at = Timestamp()
-        at.FromMicroseconds(issued_at_us)
-        before, between, after = self._parts
-        named = b'"nonce":"%b"' % nonce.encode() if nonce else b""
-        parts = (before, b'"issuedAt":"%b"' % at.ToJsonString().encode(), between, named, after)
-        return b"{%b}" % b",".join(filter(None, parts))
+        at = (_EPOCH_TIME + timedelta(microseconds=issued_at_us)).isoformat(timespec="microseconds")
+        until_time, until_nonce, rest = self._parts
+        named = b',"nonce":"%b"' % nonce.encode() if nonce else b""
+        return b"".join((until_time, at.encode(), until_nonce, named, rest))
 
 
 def draft(tenant: str, name: str, days: Window, stated: Stated, privacy: Privacy) -> Draft:
@@ -110,8 +102,8 @@ def draft(tenant: str, name: str, days: Window, stated: Stated, privacy: Privacy
     message = pb.ExposureStatement(
         tenant=tenant,
         provider=name,
-        first_day=(_EPOCH + timedelta(days=days.first_day)).isoformat(),
-        last_day=(_EPOCH + timedelta(days=days.last_day)).isoformat(),
+        first_day=_text(days.first_day),
+        last_day=_text(days.last_day),
         configurations=[
             pb.ProviderExposure(
                 configuration=codec.configuration_message(one.configuration),
@@ -134,7 +126,13 @@ def draft(tenant: str, name: str, days: Window, stated: Stated, privacy: Privacy
         _members({one: value for one, value in content.items() if low < one < high})
         for low, high in pairwise(bounds)
     )
-    return Draft((before, between, after))
+    return Draft(
+        (
+            b'{%b"issuedAt":"' % (before and before + b","),
+            b'Z"%b' % (between and b"," + between),
+            b"%b}" % (after and b"," + after),
+        )
+    )
 
 
 def _members(content: Mapping[str, Any]) -> bytes:
@@ -155,11 +153,17 @@ def balance(providers: Sequence[ProviderBalance], as_of_us: int) -> pb.GetExposu
     return message
 
 
-def _day(field: str, value: str) -> date:
+def _text(day: int) -> str:
+    """Return a day, counted from 1970-01-01, as text."""
+    return (_EPOCH + timedelta(days=day)).isoformat()
+
+
+def _day(field: str, value: str) -> int:
+    """Return the number of days from 1970-01-01 to the day that a text names."""
     try:
         if _DAY.fullmatch(value):
-            found = date.fromisoformat(value)
-            if found >= _EPOCH:
+            found = (date.fromisoformat(value) - _EPOCH).days
+            if found >= 0:
                 return found
     except ValueError:
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from typing import Final
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
@@ -24,6 +24,7 @@ from evenmesh_kit.security.caller import Caller, Role
 MAX_PROVIDERS: Final = 10_000
 """Most providers of a balance."""
 
+_DAY_US: Final = 24 * 60 * 60 * 10**6
 _READERS: Final = frozenset({Role.ASK})
 """Roles that may read the statements of every provider of their tenant."""
 
@@ -63,9 +64,8 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
         name = codec.provider(request.provider or caller.provider)
         nonce = codec.nonce(request.nonce)
         now_us, private = self._clock(), self._privacy.epsilon is not None
-        today = datetime.fromtimestamp(now_us / 1e6, UTC).date()
         # The noise of a day is drawn for what the day holds in the end.
-        window = codec.window(request, newest=today - timedelta(days=1) if private else today)
+        window = codec.window(request, newest=now_us // _DAY_US - int(private))
         if not name:
             raise InvalidField("provider", "must name a provider")
         if self._signer is None:
@@ -76,11 +76,11 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
             )
         if not _may_read(caller, name):
             raise _no_provider()
-        privacy = Privacy(self._privacy.min_asks, self._privacy.epsilon, self._signer.secret)
+        secret = self._signer.secret
         draft = await self._recent.get(
             caller.tenant,
-            (name, window, privacy),
-            lambda: self._draft(caller.tenant, name, window, privacy),
+            (name, window.first_day, window.last_day, secret),
+            lambda: self._draft(caller.tenant, name, window, replace(self._privacy, secret=secret)),
         )
         if draft is None:
             raise _no_provider()

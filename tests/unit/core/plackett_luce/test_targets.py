@@ -150,10 +150,8 @@ def test_scores_that_rounding_makes_equal_may_differ_in_relevance():
     assert found.inclusion[1] == found.inclusion[2]
 
 
-@pytest.mark.parametrize("target", [Disparity(0.8), RelevanceLoss(0.02)])
-@pytest.mark.parametrize(("n", "k"), [(20, 5), (100, 20)])
-def test_few_evaluations_find_a_sharp_dial(target, n, k, monkeypatch):
-    # Scores with one far ahead of the rest, whose cut is decided among small ones: dials of 10 to 20.
+def counts(monkeypatch):
+    """A list whose last number grows with each evaluation."""
     evaluations = []
 
     def counted(*arguments):
@@ -161,13 +159,35 @@ def test_few_evaluations_find_a_sharp_dial(target, n, k, monkeypatch):
         return integrated(*arguments)
 
     monkeypatch.setattr(targets, "integrated", counted)
+    return evaluations
+
+
+@pytest.mark.parametrize(
+    ("scores", "k"), [([5, 4, 3, 2, 1, 0.5], 3), ([3, 2, 1], 2), ([1, 0.9, 0.1], 2), ([2, 1.5, 1.4, 0.3], 2)]
+)
+def test_a_first_dial_that_is_far_too_sharp_is_left(scores, k, monkeypatch):
+    # The approximation of few items does not come near the best relevance, however sharp the dial.
+    evaluations = counts(monkeypatch)
+    for loss in (0.0005, 0.001, 0.002):
+        evaluations.append(0)
+        found = policy_for(RelevanceLoss(loss), scores, scores, k=k)
+        assert found.reached
+        assert 1 < found.alpha < 10
+    assert max(evaluations) <= 12
+
+
+@pytest.mark.parametrize("target", [Disparity(0.8), RelevanceLoss(0.02)])
+@pytest.mark.parametrize(("n", "k"), [(20, 5), (100, 20), (300, 60)])
+def test_few_evaluations_find_a_sharp_dial(target, n, k, monkeypatch):
+    # Scores with one far ahead of the rest, whose cut is decided among small ones: dials of 10 to 30.
+    evaluations = counts(monkeypatch)
     rng = np.random.default_rng(n)
-    for _ in range(12):
+    for _ in range(40):
         scores = np.exp(rng.normal(size=n))
         evaluations.append(0)
         assert policy_for(target, scores, scores, k=k).reached
-    assert max(evaluations) <= 8  # 14 with steps in powers of two
-    assert sum(evaluations) / len(evaluations) <= 4  # 6.5
+    assert max(evaluations) <= 5  # 13 where slopes are those of items that are surely included too
+    assert sum(evaluations) / len(evaluations) <= 3.5
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,14 @@ async def test_reflection_lists_the_service(serve: Any, call: Any) -> None:
     assert {SERVICE, "grpc.health.v1.Health"} <= names
 
 
+async def test_one_task_waits_for_the_next_call_whatever_the_number_of_methods(serve: Any, call: Any) -> None:
+    # grpcio waits for a call of each method that is registered with it, and anew for all at every call.
+    assert await call(await serve())("unary") == ["a"]
+    waiting = [task.get_coro().__name__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+    assert waiting.count("_request_call") == 1
+    assert "_request_registered_call" not in waiting
+
+
 class Slow:
     """A lifecycle that starts when reported."""
 
