@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.programs import missing
 
 if TYPE_CHECKING:
+    from tests.support.real_vllm import VllmServer
     from tests.support.transformers_server import TransformersServer
     from tests.support.triton_server import TritonServer
 
@@ -87,6 +88,17 @@ def transformers_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
             "tests/llama-chat": tiny_models.llama(models / "llama-chat", chat=True),
         },
     ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """A real vLLM of this session, with a chat model; for completions, too."""
+    from tests.support import real_vllm, tiny_models  # torch, which most tests do without
+
+    folder = tmp_path_factory.mktemp("vllm")
+    model = tiny_models.llama(folder / "model", chat=True, head_size=real_vllm.HEAD_SIZE)
+    with real_vllm.serving(model, folder) as server:
         yield server
 
 

@@ -174,7 +174,7 @@ def bart(folder: Path) -> Path:
 
 
 @_made_once
-def llama(folder: Path, *, chat: bool = False) -> Path:
+def llama(folder: Path, *, chat: bool = False, head_size: int = 8) -> Path:
     """A Llama: byte-level tokenizer, 1,024 positions, sampling settings as chat models ship."""
     tokenizer = _byte_level(["<s>", "</s>", "<unk>", "<|user|>", "<|assistant|>"])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
@@ -192,6 +192,7 @@ def llama(folder: Path, *, chat: bool = False) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=head_size,
         max_position_embeddings=1024,
         bos_token_id=0,
         eos_token_id=1,

@@ -65,7 +65,7 @@ class ModelSource(BaseModel):
     For it, and for models of Triton's vLLM backend: ``context_tokens`` what prompt and answer may have
     together, where the servers do not say (tokens, [16, 2^31 - 1]); ``bytes_per_token`` how many bytes of
     UTF-8 are estimated to make a token, [0.5, 16]; ``top_logprobs`` how many tokens a judgement looks at, [2,
-    100]; ``request`` further fields of each request to the servers, of vLLM its sampling parameters.
+    1,000]; ``request`` further fields of each request to the servers, of vLLM its sampling parameters.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +79,7 @@ class ModelSource(BaseModel):
     urls: tuple[str, ...] = ()
     context_tokens: int | None = Field(default=None, ge=16, le=2**31 - 1)
     bytes_per_token: float = Field(default=3.0, ge=0.5, le=16)
-    top_logprobs: int = Field(default=20, ge=2, le=100)
+    top_logprobs: int = Field(default=20, ge=2, le=1000)
     request: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("urls")
