@@ -46,7 +46,7 @@ MOST_MIB: Final[Mapping[str, float]] = {
         "evaluator": 290,
         GATEWAY: 250,
         "retriever": 1700,
-        "reranker": 1350,
+        "reranker": 1400,
         "generator": 1500,
     },
     **{"generator-remote": 200, "retriever-remote": 700, "reranker-remote": 500},
