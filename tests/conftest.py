@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.order import places
 from tests.support.programs import missing
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ settings.load_profile("untimed")
 # Importing the tests makes millions of objects that stay: looking for cycles among them takes a quarter of the time.
 gc.disable()
 
-FIRST: Final = ("mesh", "triton", "faults", "attack", "integration", "contract", "fuzz", "unit")
-"""Order of the groups of tests: those of a server that is shared, then by folder."""
 TESTS: Final = Path(__file__).parent
 
 
@@ -48,12 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             slow.add(_file(item))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups.get(_file(item), _file(item))))
-
-    def place(item: pytest.Item) -> tuple[int, bool]:
-        group = groups.get(_file(item), item.path.relative_to(TESTS).parts[0])
-        return FIRST.index(group), _file(item) not in slow
-
-    items.sort(key=place)
+    files = {_file(item): groups.get(_file(item), item.path.relative_to(TESTS).parts[0]) for item in items}
+    place = places(files, slow)
+    items.sort(key=lambda item: (place[_file(item)], _file(item) not in slow))
 
 
 def pytest_collection_finish() -> None:
