@@ -494,7 +494,9 @@ def any_encoder(
     if request.param == "in OpenVINO":
         if cpu_engine.installed_version() is None:
             pytest.skip("openvino is not installed")
-        kept = Conversions.of_user(tmp_path_factory.mktemp("openvino"))  # as the services of the other tests use
+        kept = Conversions.of_user(
+            tmp_path_factory.mktemp("openvino")
+        )  # as the services of the other tests use
         yield CompiledEncoder(BUNDLED, ModelOptions(), conversions=kept)
         return
     with ExitStack() as stack:
