@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from pytest_rerunfailures import StatusDB
 
 from tests.support.order import places
 from tests.support.programs import missing
@@ -25,6 +26,17 @@ settings.load_profile("untimed")
 gc.disable()
 
 TESTS: Final = Path(__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no process of tests ask another one about each test.
+
+    pytest-rerunfailures asks over a socket, 40 ms a test (Nagle's algorithm), how often a test ended its process.
+    With ``--max-worker-restart 0`` that is never: the run ends.
+    """
+    if hasattr(config, "workerinput") and hasattr(config, "failures_db"):
+        config.failures_db = StatusDB()
 
 
 @pytest.hookimpl(tryfirst=True)

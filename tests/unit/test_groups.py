@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -35,6 +36,39 @@ def test_a_group_of_tests_stays_in_one_process(tmp_path: Path) -> None:
     processes = {name: (tmp_path / f"{name}.txt").read_text().split() for name in ("one", "two")}
     assert {name: len(ran) for name, ran in processes.items()} == {"one": 20, "two": 20}
     assert {name: len(set(ran)) for name, ran in processes.items()} == {"one": 1, "two": 1}
+
+
+AGAIN = """
+import os
+import pytest
+from pathlib import Path
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(number):
+    with open(f"{number}.txt", "a") as file:
+        file.write("ran ")
+    assert number != 1 or Path("1.txt").read_text() == "ran ran "
+
+def test_no_socket_counts(request):
+    assert not hasattr(request.config.failures_db, "sock")
+"""
+
+
+def test_a_test_that_failed_runs_again_and_no_process_asks_another(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_configure\n")
+    (tmp_path / "test_again.py").write_text(AGAIN)
+    words = ["-n", "2", "--reruns", "1", "--max-worker-restart", "0", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT.parent)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "4 passed, 1 rerun" in done.stdout
+    assert [len((tmp_path / f"{number}.txt").read_text().split()) for number in range(3)] == [1, 2, 1]
 
 
 def test_files_that_wait_compute_long_and_are_short_come_mixed_and_long_ones_not_at_the_end() -> None:
