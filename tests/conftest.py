@@ -43,8 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group tests for ``--dist loadgroup``: those of a file together, and all that share a server in one process.
 
-    A mesh or a Triton server takes longer to start than most files take; started once, it serves them all. The
-    groups that take longest come first, so that no process is left with one of them at the end.
+    A mesh or a Triton server takes longer to start than most files take; started once, it serves them all. Those
+    groups take longest and come first; :func:`tests.support.order.places` says where the others come.
     """
     groups: dict[str, str] = {}
     slow: set[str] = set()
