@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from pytest_rerunfailures import StatusDB
 
+from tests.support.order import places
 from tests.support.programs import missing
 
 if TYPE_CHECKING:
@@ -24,17 +26,26 @@ settings.load_profile("untimed")
 # Importing the tests makes millions of objects that stay: looking for cycles among them takes a quarter of the time.
 gc.disable()
 
-FIRST: Final = ("mesh", "triton", "faults", "attack", "integration", "contract", "fuzz", "unit")
-"""Order of the groups of tests: those of a server that is shared, then by folder."""
 TESTS: Final = Path(__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no process of tests ask another one about each test.
+
+    pytest-rerunfailures asks over a socket, 40 ms a test (Nagle's algorithm), how often a test ended its process.
+    With ``--max-worker-restart 0`` that is never: the run ends.
+    """
+    if hasattr(config, "workerinput") and hasattr(config, "failures_db"):
+        config.failures_db = StatusDB()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group tests for ``--dist loadgroup``: those of a file together, and all that share a server in one process.
 
-    A mesh or a Triton server takes longer to start than most files take; started once, it serves them all. The
-    groups that take longest come first, so that no process is left with one of them at the end.
+    A mesh or a Triton server takes longer to start than most files take; started once, it serves them all. Those
+    groups take longest and come first; :func:`tests.support.order.places` says where the others come.
     """
     groups: dict[str, str] = {}
     slow: set[str] = set()
@@ -49,12 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             slow.add(_file(item))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups.get(_file(item), _file(item))))
-
-    def place(item: pytest.Item) -> tuple[int, bool]:
-        group = groups.get(_file(item), item.path.relative_to(TESTS).parts[0])
-        return FIRST.index(group), _file(item) not in slow
-
-    items.sort(key=place)
+    files = {_file(item): groups.get(_file(item), item.path.relative_to(TESTS).parts[0]) for item in items}
+    place = places(files, slow)
+    items.sort(key=lambda item: (place[_file(item)], _file(item) not in slow))
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
-from evenmesh_kit.compute import cpu_engine
+from evenmesh_kit.compute import converting, cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.remote.client import RemoteClient
@@ -92,7 +92,11 @@ def infinity(
 
 @pytest.fixture(params=MODELS)
 async def reranker(
-    request: pytest.FixtureRequest, folders: dict[str, Path], converted: Conversions, tmp_path: Path
+    request: pytest.FixtureRequest,
+    folders: dict[str, Path],
+    converted: Conversions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Reranker]:
     async with AsyncExitStack() as stack:
         if request.param == "none":
@@ -111,6 +115,7 @@ async def reranker(
                 pytest.skip("openvino is not installed")
             pool = ComputePool(3, "test")
             stack.callback(pool.close)
+            monkeypatch.setattr(converting, "convert", tiny_encoders.convert_here)
             loader = CompiledLoader("auto", parallel=2, conversions=converted, required=True, threads=1)
             compiled = loader.full(
                 folders["cross-encoder in OpenVINO"],

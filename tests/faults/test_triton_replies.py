@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -21,7 +20,7 @@ from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.backends.triton.wire import DESCRIBE, generation_tensors
 from evenmesh_generator.domain import Answer, GenerationRequest
 from evenmesh_generator.ports import Cancellation
-from evenmesh_generator.triton.repository import TritonModelEntry, read_config, write_model
+from evenmesh_generator.triton.repository import read_config
 from tests.support import triton_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
 
@@ -33,9 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A server of odd models: ``odd``, and ``other``, whose inputs are of another type than ours."""
     skip_where_impossible()
     repository = tmp_path_factory.mktemp("repository")
-    for name in ("odd", "other"):
-        folder = write_model(TritonModelEntry(name, "encoder_decoder"), repository)
-        shutil.copyfile(Path(__file__).with_name("odd_model.py"), folder / "1" / "model.py")
+    triton_models.write_odd_models(repository, "odd", "other")
     config = read_config(repository / "other" / "config.pbtxt")
     for one in config.input:
         if one.name == "num_beams":

@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {"collection": DEMO, "k": 5, "depth": 20}
 ASKED = ("bike-q05", "bike-q06")
 RETRIEVERS = ("bm25-lucene", "dense")
 MODELS = ("evenmesh-pointer", "t5")
-SAMPLES = 4
+SAMPLES = 2
 
 
 class Audited:
@@ -218,7 +218,7 @@ def test_an_audit_of_several_retrievers_and_models_compares_them(audited: Audite
         page.get_by_label(name, exact=True).press("Space")
     rankings = len(pairs) * 2 * (1 + 2 * SAMPLES + SAMPLES)
     page.get_by_text(
-        f"2 questions, 4 pairs of a retriever and a model, 2 dials of at most 16, 4 rankings each: {rankings} rankings."
+        f"2 questions, 4 pairs of a retriever and a model, 2 dials of at most 16, {SAMPLES} rankings each: {rankings} rankings."
     ).wait_for()
     page.get_by_role("button", name="See what it costs").press("Enter")
     page.get_by_label("Budget").fill(str(rankings))

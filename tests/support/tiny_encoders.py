@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from evenmesh_kit.compute.cpu_engine import EngineError
+from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_reranker.backends import conversion
 from evenmesh_reranker.backends.adapters import LowRankAdapter
-from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
+from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader, load
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.manifest import Kind, Lineage
@@ -23,6 +26,15 @@ def encoder(folder: Path, *, version: str, dtype: str = "float32", max_length: i
     """A cross-encoder's folder as the reranker has it in memory, on the CPU."""
     loader = EncoderLoader(Placement.choose("cpu", dtype), max_length=max_length)
     return loader.full(folder, version, provenance="by hand", created_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def convert_here(_: str, given: Mapping[str, Any], folder: Path) -> None:
+    """Convert a model for OpenVINO in this process, where ``converting.convert`` starts one that imports PyTorch."""
+    try:
+        plain = load(Path(given["source"]), Placement.choose("cpu", "float32"))
+    except ModelError as error:
+        raise EngineError(str(error)) from None
+    conversion.convert(plain, folder, changeable=given["changeable"])
 
 
 def personal(folder: Path, target: Path, agents: Sequence[Agent], *, seed: int | None = None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from evenmesh_generator.hosts.triton import TritonHost
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.settings import BUNDLED, GeneratorSettings, ModelSource
+from evenmesh_generator.triton.repository import TritonModelEntry, write_model
 from evenmesh_kit.rpc.readiness import Readiness
 from tests.support import tiny_models
 
@@ -25,6 +27,13 @@ def endless(folder: Path) -> Path:
         path = folder / name
         path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 0}))
     return folder
+
+
+def write_odd_models(repository: Path, *names: str) -> None:
+    """Write models that a question makes do what no model should; they import neither PyTorch nor transformers."""
+    for name in names:
+        folder = write_model(TritonModelEntry(name, "encoder_decoder"), repository)
+        shutil.copyfile(Path(__file__).with_name("odd_model.py"), folder / "1" / "model.py")
 
 
 def settings(target: str, names: Sequence[str], **fields: Any) -> GeneratorSettings:

@@ -247,3 +247,11 @@ class ReadReplica(Protocol):
 
 class CannotStart(Exception):  # noqa: N818 - a state, reported to the operator
     """A backend cannot be used; the message is one line that says what to do."""
+
+    @classmethod
+    def without_model(cls, setting: str, model: str) -> CannotStart:
+        """Return the error of a setting that names a model which is not on this machine."""
+        return cls(
+            f"{setting}={model!r}: no such folder, and not in the local Hugging Face cache: give a folder, "
+            f"or fetch the model with `hf download {model}`"
+        )

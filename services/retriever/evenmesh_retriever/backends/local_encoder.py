@@ -73,10 +73,7 @@ class LocalEncoder(Generic[M]):
                 unfit = self.UNFIT.format(device=self.device)
                 why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 raise CannotStart(f"{setting}={model!r}: {unfit}: {why}") from None
-            raise CannotStart(
-                f"{setting}={model!r}: no such folder, and not in the local Hugging Face cache: give a "
-                f"folder, or fetch the model with `hf download {model}`"
-            ) from None
+            raise CannotStart.without_model(setting, model) from None
         # A model without positions may have an infinite limit, or none.
         self.max_tokens = int(min(self.model.max_seq_length or sys.maxsize, sys.maxsize))
 

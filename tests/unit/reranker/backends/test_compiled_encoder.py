@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from evenmesh_reranker.backends import compiled_encoder, conversion, loading
 from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.compiled_encoder import CompiledAdapter, CompiledCrossEncoder, CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
-from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader, load
+from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.models import pairs
 from evenmesh_reranker.ports import Assigned, LoadedModel, Row
@@ -64,15 +64,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Conversions:
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are converted in this process: another one would import PyTorch for each."""
-
-    def convert(_: str, given: Mapping[str, Any], folder: Path) -> None:
-        try:
-            encoder = load(Path(given["source"]), Placement.choose("cpu", "float32"))
-        except ModelError as error:
-            raise EngineError(str(error)) from None
-        conversion.convert(encoder, folder, changeable=given["changeable"])
-
-    monkeypatch.setattr(converting, "convert", convert)
+    monkeypatch.setattr(converting, "convert", tiny_encoders.convert_here)
 
 
 def _loader(

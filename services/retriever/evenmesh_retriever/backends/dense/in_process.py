@@ -60,7 +60,8 @@ def encoder_in_process(
         try:
             return CompiledEncoder(model, options, precision=precision, conversions=conversions)
         except NoModelError:
-            pass  # as above
+            if "/" in model:  # sentence-transformers knows more of names without an owner
+                raise CannotStart.without_model(setting, model) from None
         except EngineError as error:
             if engine == "openvino":
                 raise CannotStart(f"{engine_setting}={engine!r}: {error}") from None

@@ -212,3 +212,13 @@ def test_a_missing_model_names_its_setting(kept: Conversions, engine: cpu_engine
 def test_a_required_gpu_is_looked_for(plain: Path, kept: Conversions) -> None:
     with pytest.raises(CannotStart, match=r"encoder=.*a GPU is required"):
         encoder_in_process(str(plain), setting="encoder", device="cpu", require_gpu=True, conversions=kept)
+
+
+@needs_openvino
+@pytest.mark.parametrize("model", ["/no/such/folder", "no-one/has-such-a-model"])
+def test_that_a_model_is_missing_is_said_without_importing_pytorch(
+    model: str, kept: Conversions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "evenmesh_retriever.backends.dense.sentence_encoder", None)
+    with pytest.raises(CannotStart, match=rf"^S='{model}': no such folder, and not in the local"):
+        encoder_in_process(model, setting="S", conversions=kept)
