@@ -210,8 +210,12 @@ async def test_paths_and_methods_that_are_not_here_are_problems(gateway: httpx.A
 
 async def test_a_deadline_travels_on(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
     scripted.orchestrator.hang, scripted.orchestrator.events = True, []
-    reply = await gateway.post(ASK, json={"question": "q"}, headers={"X-Request-Timeout": "0.2"})
-    assert (reply.status_code, reply.json()["code"]) == (504, "DEADLINE_EXCEEDED")
+    # On a busy machine a short time may be over before the call has arrived.
+    for timeout_s in ("0.2", "2", "20"):
+        reply = await gateway.post(ASK, json={"question": "q"}, headers={"X-Request-Timeout": timeout_s})
+        assert (reply.status_code, reply.json()["code"]) == (504, "DEADLINE_EXCEEDED")
+        if scripted.orchestrator.requests:
+            break
     assert await asyncio.to_thread(scripted.orchestrator.cancelled.wait, 30)
 
 
