@@ -266,6 +266,20 @@ def test_a_sheet_is_a_table_below_its_name() -> None:
     assert document.title == "prices"
 
 
+@pytest.mark.parametrize("before", [b"", b"\0" * 100])
+@pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_entities_are_found_however_a_part_is_packed(before: bytes, packed: int) -> None:
+    with zipfile.ZipFile(io.BytesIO(files.word([("Normal", "Oil them.")]))) as given:
+        parts = {name: given.read(name) for name in given.namelist()}
+    parts["word/document.xml"] = b"<!--" + b"x" * 4_000 + b"--><!ENTITY a 'b'>" + parts["word/document.xml"]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", packed) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    with pytest.raises(UnreadableError, match="declares XML entities in word/document.xml"):
+        of("a.docx", before + out.getvalue())
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_csv_is_a_table_whatever_stands_between_its_cells(delimiter: str) -> None:
     out = io.StringIO()
