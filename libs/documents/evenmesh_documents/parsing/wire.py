@@ -13,6 +13,7 @@ from evenmesh_documents.document import Block, Document, Kind, Link
 
 LENGTH: Final = struct.Struct(">Q")
 
+_KINDS: Final = {kind.value: kind for kind in Kind}
 _TEXTS: Final = ("address", "title", "author", "language", "date")
 
 
@@ -62,13 +63,18 @@ def unpacked(values: Mapping[str, Any]) -> Document:
     Raises:
         TypeError, ValueError, KeyError: it is none.
     """
-    blocks = tuple(
-        Block(Kind(kind), _text(text), tuple(map(_text, headings)), _number(page), _number(last_page))
-        for kind, text, headings, page, last_page in values["blocks"]
-    )
+    above: dict[
+        tuple[object, ...], tuple[str, ...]
+    ] = {}  # the headings of a block are mostly those of the one before
+    blocks = []
+    for kind, text, headings, page, last_page in values["blocks"]:
+        key = tuple(headings)
+        if key not in above:
+            above[key] = tuple(map(_text, key))
+        blocks.append(Block(_KINDS[kind], _text(text), above[key], _number(page), _number(last_page)))
     texts = {name: _text(values[name]) for name in _TEXTS}
     return Document(
-        blocks=blocks,
+        blocks=tuple(blocks),
         links=tuple(Link(_text(text), _text(target)) for text, target in values["links"]),
         attributes=MappingProxyType({_text(name): _text(one) for name, one in values["attributes"].items()}),
         notes=tuple(map(_text, values["notes"])),

@@ -125,10 +125,10 @@ def _lines(page: Any, number: int, most: int) -> Iterator[_Line]:
         if text_page.count_chars() > most:
             raise UnreadableError("has too many characters of text")
         at = 0
-        box = pdfium.FS_RECTF()
+        handle, box = text_page.raw, pdfium.FS_RECTF()
         for piece in text_page.get_text_range().split("\r\n"):
-            if piece.strip():
-                top, height = _place(text_page, at + len(piece) - len(piece.lstrip()), box)
+            if first := piece.lstrip():
+                top, height = _place(handle, at + len(piece) - len(first), box)
                 said = piece.strip(" \t").replace("\ufffe", "\x02")
                 yield _Line(said, number, top, height, round(height * 2) / 2)
             at += len(piece) + 2
@@ -141,7 +141,8 @@ def _place(text_page: Any, at: int, box: Any) -> tuple[float, float]:
     index = pdfium.FPDFText_GetCharIndexFromTextIndex(text_page, at)
     if not pdfium.FPDFText_GetLooseCharBox(text_page, index, box):
         return 0.0, 0.0
-    return box.top, box.top - box.bottom
+    top = box.top
+    return top, top - box.bottom
 
 
 def _recognized(page: Any, number: int, ocr: Ocr) -> list[_Line]:
@@ -268,7 +269,9 @@ def _joined(lines: Sequence[_Line]) -> str:
         if text.endswith("\x02"):
             text = text[:-1] + line.text
         elif text:
-            text += ("\n" if _ITEM.match(line.text) else " ") + line.text
+            said = line.text
+            # Nearly all lines begin with a letter, and no item does.
+            text += ("\n" if not said[0].isalpha() and _ITEM.match(said) else " ") + said
         else:
             text = line.text
     return _DIVIDED.sub("", text) if "\x02" in text else text
