@@ -27,7 +27,8 @@ _PARAGRAPHS: Final = 5
 _WORDS: Final = 70
 """Words of a paragraph: a page has 350."""
 _SENTENCE: Final = 14
-_READERS: Final = 2
+_READERS: Final = 1
+"""Processes that read: as many as the bare parsers are in, which import their libraries once, too."""
 _DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 
 Content = list[tuple[str, list[str]]]
@@ -103,7 +104,7 @@ Pages per second of processor time, of all processes of a side together and with
 {measured.pages:,} pages of each kind, medians of {rounds} rounds, the sides in turn.
 The target of *read / bare* is ≥ 0.7.
 *Bare* takes the whole text out of the same bytes with the library that the reader uses, in one process.
-*Read* is `Parsers`: {_READERS} processes with bounds find headings, lists and tables, and send the document.
+*Read* is `Parsers`: {_READERS} process with bounds finds headings, lists and tables, and sends the document.
 *Ingest* goes on to passages by the bundled tokenizer, compared with all others and written to a file.
 The bare parsers of HTML, Markdown, EPUB and mail return a text without structure and take little for it;
 whatever looks for headings takes several times as much.
