@@ -47,11 +47,13 @@ if [ "$LOCKED" = yes ]; then
 else
   /opt/venv/bin/pip install --no-compile --constraint constraints.txt $(printf "./%s " $rooms | sed "s/ $/[$extras]/")
 fi
-# What nothing imports when it runs: installers, unless something asks for one, and the tests of NumPy and SciPy.
+# What nothing imports when it runs: installers, unless something asks for one, tests of libraries, and sources of what is compiled.
 grep -q '^setuptools==' "$lock" || /opt/venv/bin/pip uninstall --yes setuptools
 /opt/venv/bin/pip uninstall --yes pip
-find /opt/venv/lib/python3*/site-packages/numpy /opt/venv/lib/python3*/site-packages/scipy -depth -type d -name tests \
-  -exec rm -r {} + 2> /dev/null || true
+for package in numpy scipy nltk joblib regex greenlet uvloop asyncpg sqlalchemy; do
+  find /opt/venv/lib/python3*/site-packages/$package -depth -type d \( -name tests -o -name test \) -exec rm -r {} + 2> /dev/null || true
+  find /opt/venv/lib/python3*/site-packages/$package -name '*.pyx' -delete 2> /dev/null || true
+done
 # And what debuggers alone read: 33 MiB of an orchestrator's image. Only of packages whose wheels have no libraries of others
 # in them: `strip` may damage what was made to find those.
 command -v strip > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends binutils; } > /dev/null ||
