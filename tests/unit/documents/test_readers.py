@@ -258,6 +258,22 @@ def test_a_sheet_is_as_large_as_its_rows_whatever_it_says() -> None:
         assert blocks(document) == [(T, "| kind | price |\n| --- | --- |", ("Oil",))]
 
 
+def test_a_sheet_of_charts_is_left_out() -> None:
+    from openpyxl import Workbook
+
+    book = Workbook()
+    book.active.title = "Oil"
+    book.active.append(["kind", "price"])
+    book.create_chartsheet("Chart", 0)
+    book["Oil"].print_area = "A1:B1"  # a name that counts the first sheet
+    assert blocks(of("a.xlsx", files.saved(book))) == [(T, "| kind | price |\n| --- | --- |", ("Oil",))]
+
+
+def test_a_slide_whose_title_is_empty_has_its_number() -> None:
+    data = files.presentation([("Chains", ["Oil them"], ""), ("\n", ["Often"], "")])
+    assert blocks(of("a.pptx", data)) == [(P, "Oil them", ("Chains",)), (P, "Often", ("Slide 2",))]
+
+
 def test_a_sheet_is_a_table_below_its_name() -> None:
     document = of(
         "prices.xlsx", files.workbook({"Oil": [["kind", "price"], ["thin", 3.0], [], [None, True]]})

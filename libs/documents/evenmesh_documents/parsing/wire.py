@@ -63,9 +63,8 @@ def unpacked(values: Mapping[str, Any]) -> Document:
     Raises:
         TypeError, ValueError, KeyError: it is none.
     """
-    above: dict[
-        tuple[object, ...], tuple[str, ...]
-    ] = {}  # the headings of a block are mostly those of the one before
+    # The headings of a block are mostly those of the one before.
+    above: dict[tuple[object, ...], tuple[str, ...]] = {}
     blocks = []
     for kind, text, headings, page, last_page in values["blocks"]:
         key = tuple(headings)

@@ -63,7 +63,7 @@ def _add(tree: Any, outline: Outline, number: int) -> None:
     The library's objects for shapes, placeholders and frames would take longer than all the rest.
     """
     title = next((one for one in tree.iterchildren(*_SHAPES) if _placeholder(one, "idx", "0") == "0"), None)
-    outline.heading(1, " ".join(_paragraphs(title)) or f"Slide {number}", number)
+    outline.heading(1, " ".join(_paragraphs(title)).strip() or f"Slide {number}", number)
     for shape in _shapes(tree):
         if shape is title:
             continue
