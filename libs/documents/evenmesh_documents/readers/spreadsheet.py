@@ -25,8 +25,8 @@ class _Sheet(ReadOnlyWorksheet):  # type: ignore[misc]  # the library has no typ
 class _Reader(ExcelReader):  # type: ignore[misc]  # the library has no types
     """The library's reader, whose sheets are read once.
 
-    Sheets of charts, which have no cells, are left out: the library cannot open an empty one. Names of ranges,
-    which count them, may then be another sheet's; nothing here reads them.
+    Sheets of charts, which have no cells, are left out: the library cannot open an empty one. Names of
+    ranges, which count them, may then be another sheet's; nothing here reads them.
     """
 
     def read_worksheets(self) -> None:
