@@ -52,6 +52,9 @@ def main() -> int:
     parsers.add_argument(
         "--only", default="", help="readers whose names hold this, or one of several, separated by commas"
     )
+    parsers.add_argument(
+        "--longest", type=int, default=8192, help="bytes of the longest input, if no seed has more than half"
+    )
     parsers.add_argument("--findings", type=Path, default=Path("build/fuzz/parsers"))
     given = parser.parse_args()
     return _rpcs(given) if given.kind == "rpcs" else _parsers(given)
@@ -136,7 +139,7 @@ def _parsers(given: Any) -> int:
             reported.unlink(missing_ok=True)
             # A process for each reader, as libFuzzer ends the one it runs in; forked, as importing takes long.
             if (child := os.fork()) == 0:
-                _fuzz(parsers.TARGETS[name], left, seed, reported)
+                _fuzz(parsers.TARGETS[name], left, seed, reported, given.longest)
                 os._exit(0)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             said = json.loads(reported.read_text(encoding="utf-8")) if reported.exists() else {"inputs": 0}
@@ -150,7 +153,7 @@ def _parsers(given: Any) -> int:
     return 1 if found else 0
 
 
-def _fuzz(target: Target, count: int, seed: int, reported: Path) -> None:
+def _fuzz(target: Target, count: int, seed: int, reported: Path, longest: int) -> None:
     import atheris
     import psutil
 
@@ -188,7 +191,7 @@ def _fuzz(target: Target, count: int, seed: int, reported: Path) -> None:
     limits = [
         f"-timeout={_HANGS_S}",
         f"-rss_limit_mb={_MEMORY_MB}",
-        f"-max_len={max(8192, 2 * max(map(len, target.seeds)))}",
+        f"-max_len={max(longest, 2 * max(map(len, target.seeds)))}",
         "-verbosity=0",
         "-len_control=20",
     ]
