@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import URL, Connection, MetaData, make_url, select, text
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, MetaData, inspect, make_url, select, table, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
@@ -22,6 +24,7 @@ from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import Window
 from evenmesh_evaluator.observations.servicer import measure_payload
 from evenmesh_evaluator.reports.summary import report
+from evenmesh_kit.storage import scripts
 from evenmesh_kit.storage.migrations import Schema
 from evenmesh_orchestrator.conversations.sql import schema as orchestrator_schema
 from evenmesh_orchestrator.conversations.sql import tables as orchestrator_tables
@@ -178,6 +181,72 @@ async def test_conversations_have_the_tables_of_the_code(url: URL) -> None:
         await database.open()
         await database.close()
     assert await _differences(url, orchestrator_tables.METADATA, orchestrator_schema.SCHEMA) == []
+
+
+SCHEMAS = {
+    "evaluator": evaluator_schema.SCHEMA,
+    "orchestrator": orchestrator_schema.SCHEMA,
+    "reranker": reranker_schema.SCHEMA,
+}
+
+
+@pytest.mark.parametrize("of", SCHEMAS)
+async def test_a_new_database_is_what_the_scripts_make_of_an_empty_one(url: URL, of: str) -> None:
+    schema = SCHEMAS[of]
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.run_sync(schema.upgrade)
+        made = await connection.run_sync(_contents)
+        await connection.rollback()
+        if url.get_backend_name() == "sqlite":  # which its driver here commits with each table
+            await connection.run_sync(_drop_all)
+        assert await connection.run_sync(_contents) == {}
+        await connection.run_sync(scripts.run, schema.scripts, schema.version_table)
+        assert await connection.run_sync(_contents) == made
+    await engine.dispose()
+
+
+def _contents(connection: Connection) -> dict[str, Any]:
+    """All that a database has: columns, keys, constraints, indexes and rows of each table."""
+    there = inspect(connection)
+    found = {}
+    for name in there.get_table_names():
+        columns = {
+            one["name"]: {"type": str(one["type"].compile(connection.dialect))}
+            | {part: one.get(part) for part in ("nullable", "default", "autoincrement")}
+            for one in there.get_columns(name)
+        }
+        indexes = sorted(there.get_indexes(name), key=lambda one: str(one["name"]))
+        unique = sorted(there.get_unique_constraints(name), key=lambda one: str(one["name"]))
+        rows = sorted(map(tuple, connection.execute(select(text("*")).select_from(table(name)))))
+        keys = there.get_pk_constraint(name), there.get_foreign_keys(name), there.get_check_constraints(name)
+        found[name] = columns, indexes, unique, keys, rows
+    return found
+
+
+def _drop_all(connection: Connection) -> None:
+    for name in inspect(connection).get_table_names():
+        connection.execute(text(f'DROP TABLE "{name}"'))
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+def test_scripts_are_named_by_their_revisions(schema: Schema) -> None:
+    revisions = ScriptDirectory(str(schema.scripts)).walk_revisions()
+    assert [one.revision for one in revisions][::-1] == schema.revisions()
+
+
+def test_alembic_is_imported_for_an_older_database_alone(tmp_path: Path) -> None:
+    code = """
+import sys
+from evenmesh_evaluator.backends.schema import SCHEMA
+from sqlalchemy import create_engine
+with create_engine(f"sqlite:///{sys.argv[1]}").begin() as connection:
+    for _ in range(2):
+        SCHEMA.upgrade(connection)
+    print("alembic" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "new.db")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def _item(id_: str) -> Feedback:

@@ -1,15 +1,12 @@
-"""Migrate the schemas of SQL databases with Alembic's scripts when a store opens."""
+"""Create the schemas of SQL databases, and migrate older ones with Alembic's scripts, when a store opens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext, MigrationStep
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, column, select, table, update
+from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select, update
 
 from evenmesh.wire.errors import Unavailable
 
@@ -18,23 +15,31 @@ from evenmesh.wire.errors import Unavailable
 class Schema:
     """A database's schema and the scripts that lead to it.
 
+    A new database gets the tables of today in one step; only an older one needs the scripts, and only then is
+    Alembic imported, which takes a quarter of a second. A test holds both ways together.
+
     A script gets an ``op`` (:class:`alembic.operations.Operations`) instead of importing Alembic's global
     one, so that one process can open two databases at a time.
 
     Attributes:
-        scripts: folder whose ``versions`` has the scripts, one line of revisions that sort by name.
+        tables: of today.
+        scripts: folder whose ``versions`` has the scripts, one line of revisions. Their names begin with
+            ``v``, the revision, and ``_``, and sort in their order.
         version_table: table with the revision; one for each store, as stores may share a database.
         unversioned: returns the revision of a database older than that table; None if it has none of our
         tables.
         what: content of the database, such as ``observations``; for messages.
+        fill: writes the rows that a new database begins with.
     """
 
+    tables: MetaData
     scripts: Path
     version_table: str
     unversioned: Callable[[Connection], str | None]
     what: str
+    fill: Callable[[Connection], None] = lambda _: None
 
-    def upgrade(self, connection: Connection) -> str | None:
+    def upgrade(self, connection: Connection) -> str:
         """Bring a database up to date, all or nothing, in the connection's transaction; return its revision.
 
         The caller's transaction must be the only one that writes; others wait for it and then find nothing to
@@ -44,36 +49,34 @@ class Schema:
             Unavailable: the database is of a later version of evenmesh (reason ``STORE_VERSION``).
             sqlalchemy.exc.DBAPIError: it cannot be written.
         """
-        script = ScriptDirectory(str(self.scripts))
-
-        def steps(found: tuple[str, ...], _: MigrationContext) -> Iterable[MigrationStep]:
-            missing = script.iterate_revisions("head", found or "base", implicit_base=True)
-            return [
-                MigrationStep.upgrade_from_script(script.revision_map, one) for one in reversed(list(missing))
-            ]
-
-        context = MigrationContext.configure(
-            connection, opts={"version_table": self.version_table, "fn": steps}
-        )
-        there = context.get_current_heads()
-        known = {one.revision for one in script.walk_revisions()}
-        newest = script.get_current_head()
-        if later := sorted(set(there) - known):
+        known = self.revisions()
+        newest = known[-1]
+        versioned = inspect(connection).has_table(self.version_table)
+        there = self.revision(connection) if versioned else None
+        if there is not None and there not in known:
             raise Unavailable(
                 "STORE_VERSION",
-                f"the database of {self.what} has schema {later[0]}, and this version of evenmesh knows up "
+                f"the database of {self.what} has schema {there}, and this version of evenmesh knows up "
                 f"to {newest}: run the later version that wrote it, or restore a backup of before it",
             )
-        if not there and (older := self.unversioned(connection)) is not None:
-            context.stamp(script, older)
-            there = (older,)
-        if there != (newest,):
-            context.run_migrations(op=Operations(context))
-        else:
+        if there == newest:
             # Write once, to find out now whether the database can be written.
-            version = table(self.version_table, column("version_num"))
-            connection.execute(update(version).values(version_num=newest))
+            connection.execute(update(self._versions()).values(version_num=newest))
+            return newest
+        older = None if there else self.unversioned(connection)
+        if there is None and older is None:
+            self._create(connection, newest)
+        else:
+            # Imported for a database that needs it: it is slow.
+            from evenmesh_kit.storage.scripts import run
+
+            run(connection, self.scripts, self.version_table, stamp=older)
         return newest
+
+    def revisions(self) -> list[str]:
+        """Return all revisions, the oldest first."""
+        names = sorted(path.name for path in (self.scripts / "versions").glob("v*_*.py"))
+        return [name[1 : name.index("_")] for name in names]
 
     def revision(self, connection: Connection) -> str | None:
         """Return the revision that a database has now; None if it has none.
@@ -81,6 +84,20 @@ class Schema:
         Raises:
             sqlalchemy.exc.DBAPIError: it cannot be read, or nobody ever opened it.
         """
-        version = table(self.version_table, column("version_num"))
-        found: str | None = connection.scalar(select(version.c.version_num))
+        found: str | None = connection.scalar(select(self._versions().c.version_num))
         return found
+
+    def _create(self, connection: Connection, newest: str) -> None:
+        self.tables.create_all(connection, checkfirst=False)
+        self.fill(connection)
+        versions = self._versions()
+        # A script that failed may have left it, without a row.
+        versions.create(connection, checkfirst=True)
+        connection.execute(insert(versions).values(version_num=newest))
+
+    def _versions(self) -> Table:
+        """Return the table of the revision, as Alembic makes it."""
+        column = Column("version_num", String(32), primary_key=True)
+        table = Table(self.version_table, MetaData(), column)
+        table.primary_key.name = f"{self.version_table}_pkc"
+        return table

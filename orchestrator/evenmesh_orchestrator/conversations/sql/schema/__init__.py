@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from evenmesh_kit.storage.migrations import Schema
+from evenmesh_orchestrator.conversations.sql.tables import METADATA
 
 
 def _unversioned(_: Connection) -> None:
@@ -15,6 +16,7 @@ def _unversioned(_: Connection) -> None:
 
 
 SCHEMA: Final = Schema(
+    tables=METADATA,
     scripts=Path(__file__).parent,
     version_table="evenmesh_orchestrator_schema",
     unversioned=_unversioned,

@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect
 
+from evenmesh_evaluator.backends.sql_tables import METADATA
 from evenmesh_kit.storage.migrations import Schema
 
 
@@ -18,6 +19,7 @@ def _unversioned(connection: Connection) -> str | None:
 
 
 SCHEMA: Final = Schema(
+    tables=METADATA,
     scripts=Path(__file__).parent,
     version_table="evenmesh_evaluator_schema",
     unversioned=_unversioned,

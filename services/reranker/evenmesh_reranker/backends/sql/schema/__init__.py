@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, insert, inspect, text
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.storage.migrations import Schema
+from evenmesh_reranker.backends.sql.tables import METADATA, VERSION
 
 _LAST_UNVERSIONED: Final = 1
 
@@ -25,11 +26,18 @@ def _unversioned(connection: Connection) -> str | None:
     return "0002" if tables.has_table("leases") else "0001"
 
 
+def _fill(connection: Connection) -> None:
+    """Write what versions of before Alembic read, which know this one as too new for them."""
+    connection.execute(insert(VERSION).values(version=_LAST_UNVERSIONED + 1))
+
+
 SCHEMA: Final = Schema(
+    tables=METADATA,
     scripts=Path(__file__).parent,
     version_table="evenmesh_reranker_schema",
     unversioned=_unversioned,
     what="feedback",
+    fill=_fill,
 )
 """The schema; add a script to ``versions`` with every change of
 :mod:`evenmesh_reranker.backends.sql.tables`."""
