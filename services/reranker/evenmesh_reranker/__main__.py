@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evenmesh.reranker.v1.feedback_service_pb2_grpc import add_FeedbackServiceServicer_to_server
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
@@ -31,7 +31,6 @@ from evenmesh_kit.telemetry.spans import Spans
 from evenmesh_reranker.backends import loading
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.rankrag import RankRag
-from evenmesh_reranker.backends.remote import RemoteReranker
 from evenmesh_reranker.backends.sql.agents import SqlAgentRegistry
 from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
@@ -53,6 +52,9 @@ from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.ports import Adapter, LoadedModel, ModelLoader, Reranker
 from evenmesh_reranker.servicer import RERANKER, RerankerServicer
 from evenmesh_reranker.settings import RerankerSettings
+
+if TYPE_CHECKING:
+    from evenmesh_reranker.backends.remote import RemoteReranker
 
 _MB: Final = 10**6
 
@@ -223,6 +225,8 @@ class RerankerService(Service):
 
     async def _remote(self) -> RemoteReranker:
         """Open the reranker on model servers; they may be away."""
+        from evenmesh_reranker.backends.remote import RemoteReranker
+
         settings = self._settings
 
         def ready(serving: bool) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions, check_url, speaks_grpc
-from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
 from evenmesh_kit.settings import ServiceSettings, SettingsError, variable
 from evenmesh_kit.telemetry.spans import Spans
+
+if TYPE_CHECKING:
+    from evenmesh_kit.remote.client import RemoteClient
 
 
 class RemoteSettings(ServiceSettings):
@@ -86,6 +87,10 @@ class RemoteSettings(ServiceSettings):
             raise SettingsError(
                 f"{variable(self, 'remote_urls')}: must name a model server, such as http://127.0.0.1:8000/v1"
             )
+        # Where there is no model server, nobody waits for a client of HTTP to be imported.
+        from evenmesh_kit.remote.client import RemoteClient
+        from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
+
         chosen = urls or self.remote_urls
         kind = TeiGrpcClient if tei and any(map(speaks_grpc, chosen)) else RemoteClient
         try:
