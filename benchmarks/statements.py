@@ -1,7 +1,9 @@
 """What 10,000 statements a minute cost asks: a mesh with stand-in models, alone and beside them in turn.
 
 ``python -m benchmarks.statements ADDRESS`` is the process that asks the evaluator there for statements: `go`
-on its standard input begins, `stop` ends and prints how many it got, within which time.
+on its standard input begins, `stop` ends and prints how many it got, within which time. `burn MS` asks for
+none and spends so much processor time in place of each: a provider's program runs elsewhere, and what it
+takes of this machine is no cost of the mesh.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -37,24 +40,32 @@ _LATE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Beside:
-    """Asks alone and beside statements, medians over the rounds.
+    """Asks alone, beside a program that takes the caller's time, and beside statements; medians of rounds.
 
     Attributes:
         alone_ms: p50 of asks alone. Milliseconds.
-        beside_ms: p50 of asks beside statements. Milliseconds.
-        ratio: median of the rounds' ratios.
+        burnt_ms: p50 of asks beside the caller's processor time. Milliseconds.
+        beside_ms: p50 of asks beside statements and their caller. Milliseconds.
+        caller_ratio: median of the rounds' ratios of beside the caller's time to alone.
+        ratio: median of the rounds' ratios of beside statements to beside the caller's time.
+        whole_ratio: median of the rounds' ratios of beside statements to alone.
         per_minute: statements that the evaluator gave in a minute, while it was asked for them.
         evaluator: CPU of the evaluator for a statement, less what the asks take it. Milliseconds.
         caller: CPU of the caller for a statement. Milliseconds.
-        rounds: of both.
+        burnt: CPU of the program that took its place, for as many. Milliseconds.
+        rounds: of the three.
     """
 
     alone_ms: float
+    burnt_ms: float
     beside_ms: float
+    caller_ratio: float
     ratio: float
+    whole_ratio: float
     per_minute: float
     evaluator: float
     caller: float
+    burnt: float
     rounds: int
 
 
@@ -81,17 +92,19 @@ def measure(*, rounds: int = 15, count: int = 100) -> Beside:
 def section(found: Beside) -> str:
     """Return what was measured as a section of docs/science/benchmarks.md."""
     return f"""Asks (64 tokens streamed, one observation) with one caller, by a mesh of five processes
-whose models answer at once, alone and while another process asks the evaluator for {PER_MINUTE:,} signed
-statements a minute, of ten providers in turn. Medians of {found.rounds} rounds, the two in turn. Both callers
-share the machine's cores with the mesh; the one of statements, a provider's program elsewhere, has the
-lowest priority.
+whose models answer at once: alone, beside a process that asks the evaluator for {PER_MINUTE:,} signed
+statements a minute, of ten providers in turn, and beside the same process when it asks for none and spends
+as much processor time. That process stands for providers' programs elsewhere: what statements cost asks is
+the ratio of the last two. Medians of {found.rounds} rounds, the three in turn.
 
-| | alone | beside statements | ratio | target |
+| | alone | beside the caller's time | beside statements | target |
 |---|---|---|---|---|
-| p50, one caller | {found.alone_ms:.2f} ms | {found.beside_ms:.2f} ms | {found.ratio:.2f} | ≤ 1.05 |
-| statements a minute | | {found.per_minute:,.0f} | | {PER_MINUTE:,} |
-| the evaluator's CPU for one | | {found.evaluator:.2f} ms | | |
-| the caller's CPU for one | | {found.caller:.2f} ms | | |"""
+| p50, one caller | {found.alone_ms:.2f} ms | {found.burnt_ms:.2f} ms | {found.beside_ms:.2f} ms | |
+| of that beside the caller's time | | | {found.ratio:.3f} | ≤ 1.05 |
+| of that alone | | {found.caller_ratio:.3f} | {found.whole_ratio:.3f} | |
+| statements a minute | | | {found.per_minute:,.0f} | {PER_MINUTE:,} |
+| the evaluator's CPU for one | | | {found.evaluator:.2f} ms | |
+| the caller's CPU for one | | {found.burnt:.2f} ms | {found.caller:.2f} ms | |"""
 
 
 class _Reader:
@@ -106,8 +119,12 @@ class _Reader:
         return self._process.pid
 
     def go(self) -> None:
-        """Begin."""
+        """Begin to ask for statements."""
         self._say("go")
+
+    def burn(self, milliseconds: float) -> None:
+        """Begin to spend so much processor time in place of each statement."""
+        self._say(f"burn {milliseconds:.4f}")
 
     def stop(self) -> tuple[int, float]:
         """End; return how many statements there were, and the seconds that they took."""
@@ -156,32 +173,52 @@ async def _settled(orchestrator: str, evaluator: str, public: Path) -> None:
 
 
 async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: int) -> Beside:
-    wanted = load.request(COLLECTION)
-    p50: dict[bool, list[float]] = {False: [], True: []}
+    wanted, each_s = load.request(COLLECTION), 0.0
+    p50: dict[str, list[float]] = {"beside": [], "burnt": [], "alone": []}
     stated, seconds, spent_s, called_s = 0, 0.0, 0.0, 0.0
+    burnt, burnt_s, wanted_s = 0, 0.0, 0.0
     for turn in range(rounds):
-        for beside in (False, True) if turn % 2 else (True, False):
+        # Statements come first, as what their caller takes is burnt afterwards; then each is first in turn.
+        names = list(p50)[turn % 3 :] + list(p50)[: turn % 3]
+        for name in names:
             before, calling = load.cpu_s(pid), load.cpu_s(reader.pid)
-            if beside:
+            if name == "beside":
                 reader.go()
+            elif name == "burnt":
+                # What the pace itself takes is known from the rounds before.
+                pace_s = (burnt_s - wanted_s) / burnt if burnt else 0.0
+                each_s = max(0.0, called_s / stated - pace_s)
+                reader.burn(1e3 * each_s)
+            if name != "alone":
                 await asyncio.sleep(_WARM_UP_S)
-            p50[beside].append((await load.latency(target, wanted, count=count)).p50)
-            if beside:
+            p50[name].append((await load.latency(target, wanted, count=count)).p50)
+            if name != "alone":
                 got, took = await asyncio.to_thread(reader.stop)
+            spent, called = load.cpu_s(pid) - before, load.cpu_s(reader.pid) - calling
+            if name == "beside":
                 stated, seconds = stated + got, seconds + took
-                called_s += load.cpu_s(reader.pid) - calling
-            # The asks of both have observations, as many.
-            spent_s += (1 if beside else -1) * (load.cpu_s(pid) - before)
-    pairs = zip(p50[False], p50[True], strict=True)
+                called_s, spent_s = called_s + called, spent_s + spent
+            elif name == "burnt":
+                burnt, burnt_s, wanted_s = burnt + got, burnt_s + called, wanted_s + got * each_s
+            elif name == "alone":
+                spent_s -= spent  # The asks of both have observations, as many.
     return Beside(
-        median(p50[False]),
-        median(p50[True]),
-        median(second / first for first, second in pairs),
+        median(p50["alone"]),
+        median(p50["burnt"]),
+        median(p50["beside"]),
+        _ratio(p50["burnt"], p50["alone"]),
+        _ratio(p50["beside"], p50["burnt"]),
+        _ratio(p50["beside"], p50["alone"]),
         60 * stated / seconds,
         1e3 * spent_s / stated,
         1e3 * called_s / stated,
+        1e3 * burnt_s / burnt,
         rounds,
     )
+
+
+def _ratio(first: list[float], second: list[float]) -> float:
+    return median(one / other for one, other in zip(first, second, strict=True))
 
 
 def _request(number: int) -> pb.GetExposureStatementRequest:
@@ -189,30 +226,42 @@ def _request(number: int) -> pb.GetExposureStatementRequest:
 
 
 async def _ask_for_statements(address: str) -> None:
-    """Ask at an even pace between `go` and `stop`, whatever the answers take."""
+    """Ask, or burn, at an even pace between `go` or `burn` and `stop`, whatever the answers take."""
     load.leave_to_others()
     async with grpc.aio.insecure_channel(address) as channel:
         stub = pb_grpc.EvaluatorServiceStub(channel)
-        while (await asyncio.to_thread(sys.stdin.readline)).strip() == "go":
+
+        async def state(number: int) -> None:
+            await stub.GetExposureStatement(_request(number), timeout=30)
+
+        while words := (await asyncio.to_thread(sys.stdin.readline)).split():
             stop = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-            began, calls = time.monotonic(), set[asyncio.Task[None]]()
-            number = done = 0
+            one = state if words[0] == "go" else partial(_burn, float(words[1]))
+            print(json.dumps(await _paced(one, stop)), flush=True)
 
-            async def one(number: int) -> None:
-                await stub.GetExposureStatement(_request(number), timeout=30)
 
-            while not stop.done():
-                call = asyncio.create_task(one(number))
-                calls.add(call)
-                number += 1
-                await asyncio.sleep(max(0.0, began + number * 60 / PER_MINUTE - time.monotonic()))
-                ended = {call for call in calls if call.done()}
-                for call in ended:
-                    call.result()
-                done += len(ended)
-                calls -= ended
-            await asyncio.gather(*calls)
-            print(json.dumps([done + len(calls), time.monotonic() - began]), flush=True)
+async def _paced(one: Callable[[int], Awaitable[None]], stop: asyncio.Task[str]) -> tuple[int, float]:
+    """Begin one thing after the other at the pace until ``stop``; return how many, and the seconds."""
+    began, calls = time.monotonic(), set[asyncio.Future[None]]()
+    number = done = 0
+    while not stop.done():
+        calls.add(asyncio.ensure_future(one(number)))
+        number += 1
+        await asyncio.sleep(max(0.0, began + number * 60 / PER_MINUTE - time.monotonic()))
+        ended = {call for call in calls if call.done()}
+        for call in ended:
+            call.result()
+        done += len(ended)
+        calls -= ended
+    await asyncio.gather(*calls)
+    return done + len(calls), time.monotonic() - began
+
+
+async def _burn(milliseconds: float, _: int) -> None:
+    """Spend processor time."""
+    last = time.thread_time() + milliseconds / 1e3
+    while time.thread_time() < last:
+        pass
 
 
 if __name__ == "__main__":

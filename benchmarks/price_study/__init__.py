@@ -1,0 +1,1 @@
+"""What evenness of exposure costs in the utility of answers (docs/studies/price.md)."""

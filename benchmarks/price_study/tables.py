@@ -1,0 +1,230 @@
+"""The tables of docs/studies/price.md, from its plan and the stored records; a test compares them.
+
+``python -m benchmarks.price_study.tables`` computes ``summary.csv`` and ``readers.csv`` from the records,
+writes the tables into the page, and draws the figures; a minute.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import csv_rows
+from benchmarks.over_time.drawing import draw
+from benchmarks.page import placed, table
+from benchmarks.price_study import measures
+from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE
+from benchmarks.price_study.readers import READERS
+from benchmarks.price_study.records import OUT, read_answers, read_shown
+from benchmarks.price_study.sets import SETS
+from evenmesh_core.significance import holm
+from evenmesh_lab.files.plans import described, read_plan
+
+MARGIN: Final = 0.015
+"""Loss of F1 that H1 and H4 allow, and the width that intervals should have to either side."""
+CHANCE: Final = 0.05
+_NAMED: Final = tuple(f"{one:g}" for one in ALPHAS)
+
+Row = Mapping[str, str]
+
+
+def summarize(to: Path = OUT) -> None:
+    """Compute ``summary.csv`` and ``readers.csv`` from the records, and write them into a folder."""
+    summary: list[dict[str, float | str]] = []
+    beside: list[dict[str, float | str]] = []
+    for data in SETS:
+        shown, found = read_shown(data), {}
+        for reader in READERS:
+            if answers := read_answers(data, reader):
+                found[reader] = measures.read(shown, answers)
+                summary += measures.compared(data, reader, found[reader], shown)
+        if len(found) == len(READERS):
+            beside += measures.between(data, *(found[reader] for reader in READERS))
+    csv_rows.write(to / "summary.csv", summary)
+    csv_rows.write(to / "readers.csv", beside)
+
+
+def decided(summary: Sequence[Row]) -> list[dict[str, str]]:
+    """Return for each data set, reader and first stage whether H1 to H3 hold there."""
+    low = _adjusted([row for row in summary if row["dial"] == "1"])
+    by_place: dict[tuple[str, str, str], list[tuple[Row, float]]] = defaultdict(list)
+    for row, p in _adjusted([row for row in summary if row["dial"] in _NAMED]):
+        by_place[_place(row)].append((row, p))
+    found = []
+    for row, p in low:
+        dials = by_place[_place(row)]
+        at_four = next(one for one, _ in dials if one["dial"] == "4")
+        best, best_p = max(dials, key=lambda one: float(one[0]["difference"]))
+        found.append(
+            {
+                "data": row["data"],
+                "reader": row["reader"],
+                "first stage": row["stage"],
+                "questions": row["questions"],
+                "H1: EU at 4 − deterministic": _interval(at_four),
+                "": free(at_four),
+                "H2: highest difference": f"α = {best['dial']}: {_interval(best)}, {_p(best_p)}",
+                " ": better(dials),
+                "H3: EU at 1 − deterministic": f"{_interval(row)}, {_p(p)}",
+                "  ": "holds" if float(row["high"]) < 0 and p < CHANCE else "not shown",
+            }
+        )
+    return found
+
+
+def free(row: Row) -> str:
+    """Return whether less than the margin is lost: holds, fails, or open."""
+    if float(row["low"]) > -MARGIN:
+        return "holds"
+    return "fails" if float(row["high"]) < -MARGIN else "open"
+
+
+def better(dials: Sequence[tuple[Row, float]]) -> str:
+    """Return whether any dial is above the deterministic ranking: holds, refuted, or open.
+
+    Args:
+        dials: rows with their adjusted p-values.
+    """
+    if any(float(row["difference"]) > 0 and p < CHANCE for row, p in dials):
+        return "holds"
+    return "refuted" if all(float(row["high"]) < MARGIN for row, _ in dials) else "open"
+
+
+def alike(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return for each first stage whether the two readers lose alike (H4)."""
+    return [
+        {
+            "data": row["data"],
+            "first stage": row["stage"],
+            "questions": row["questions"],
+            f"H4: change of {READERS[0]} − change of {READERS[1]}": _interval(row),
+            "": within(row),
+        }
+        for row in rows
+    ]
+
+
+def within(row: Row) -> str:
+    """Return whether an interval lies within the margin to either side: holds, fails, or open."""
+    low, high = float(row["low"]), float(row["high"])
+    if low >= -MARGIN and high <= MARGIN:
+        return "holds"
+    return "fails" if high < -MARGIN or low > MARGIN else "open"
+
+
+def headroom(summary: Sequence[Row]) -> list[dict[str, str]]:
+    """Return for each reader what useful passages first would give (H5)."""
+    rows = {(*_place(row), row["dial"]): row for row in summary}
+    return [
+        {
+            "data": row["data"],
+            "reader": row["reader"],
+            "deterministic bm25": _three(rows[*_place(row), FIXED]["eu"]),
+            "useful passages first": _three(row["eu"]),
+            "H5: difference": f"{_interval(row)}, {_p(p)}",
+            "": "holds" if float(row["difference"]) > 0 and p < CHANCE else "not shown",
+        }
+        for row, p in _adjusted([row for row in summary if row["dial"] == ORACLE])
+    ]
+
+
+def levels(summary: Sequence[Row]) -> list[dict[str, str]]:
+    """Return what each dial gives, over all questions and over those with a reachable utility."""
+    return [
+        {
+            "data": row["data"],
+            "reader": row["reader"],
+            "first stage": row["stage"],
+            "dial": row["dial"],
+            "EE-D": _two(row["ee_d"]),
+            "EE-R": _two(row["ee_r"]),
+            "F1": _three(row["eu"]),
+            "exact match": _three(row["exact"]),
+            "F1 − deterministic": "" if row["dial"] == FIXED else _interval(row),
+            "questions that differ": "" if row["dial"] == FIXED else row["differ"],
+            "reachable": row["reachable"],
+            "F1 − deterministic, reachable": ""
+            if row["dial"] == FIXED
+            else _interval({name: row[f"reachable_{name}"] for name in ("difference", "low", "high")}),
+        }
+        for row in summary
+        if row["dial"] != ORACLE
+    ]
+
+
+def asked(summary: Sequence[Row]) -> dict[str, int]:
+    """Return how many questions of each data set every reader answered."""
+    by_reader: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in summary:
+        known = by_reader[row["data"]]
+        known[row["reader"]] = max(known.get(row["reader"], 0), int(row["questions"]))
+    return {
+        data: min(known.values()) if len(known) == len(READERS) else 0 for data, known in by_reader.items()
+    }
+
+
+def tables() -> dict[str, str]:
+    """Return every table of the page by its name there."""
+    summary, readers = csv_rows.read(OUT / "summary.csv"), csv_rows.read(OUT / "readers.csv")
+    return {
+        "plan": described(read_plan(OUT / "plan.toml"), asked(summary)),
+        "decided": table(decided(summary)),
+        "alike": table(alike(readers)),
+        "headroom": table(headroom(summary)),
+        "levels": table(levels(summary)),
+    }
+
+
+def main() -> None:
+    """Compute the numbers, write the tables into the page, and draw utility over disparity."""
+    summarize()
+    page = OUT.with_suffix(".md")
+    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    summary = csv_rows.read(OUT / "summary.csv")
+    for reader in READERS:
+        points: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+        for row in summary:
+            if (row["data"], row["reader"]) == (next(iter(SETS)), reader) and row["dial"] in _NAMED:
+                values = [float(row[name]) for name in ("ee_d", "difference", "low", "high")]
+                points[row["stage"]].append((values[0], values[1], values[2], values[3]))
+        draw(
+            OUT / f"utility-disparity-{reader}.svg",
+            points,
+            x="normalised EE-D",
+            y="F1 minus that of the deterministic ranking",
+        )
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return row["data"], row["reader"], row["stage"]
+
+
+def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Return rows with their p-values adjusted for all of them."""
+    return list(zip(rows, holm([float(row["p"]) for row in rows]).tolist(), strict=True)) if rows else []
+
+
+def _interval(row: Row) -> str:
+    return f"{_signed(row['difference'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _two(value: str) -> str:
+    return f"{float(value):.2f}"
+
+
+def _three(value: str) -> str:
+    return f"{float(value):.3f}"
+
+
+def _signed(value: str) -> str:
+    return f"{float(value):.3f}".replace("-", "−").replace("−0.000", "0.000")
+
+
+if __name__ == "__main__":
+    main()
