@@ -325,8 +325,8 @@ Measured on {date} on {machine}, in {seconds:.0f} s, seed {seed}.
 {rows}
 
 Coverage is that of the intervals that are printed. **Where too few queries differ no interval is
-printed**, and the report says "only 11 of 100 queries differ": with fewer than {least} queries that are not 0,
-each interval that we tried (Student's t, BCa, bootstrap-t, Hall's) held less than 90 % in some population.
+printed**, and the report says "only 11 of 100 queries differ": with fewer than {least} queries that are not
+0, each interval that we tried (Student's t, BCa, bootstrap-t, Hall's) held less than 90 % in some population.
 From {least} on, Student's t after two queries more, at plus and minus the largest value
 ([metrics](metrics.md#means-most-of-whose-values-are-0)), holds 93 % in each of eight populations, which
 a test draws. It holds up to 99 % where most differences are small and their signs are even. Rows in

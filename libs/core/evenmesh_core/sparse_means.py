@@ -86,6 +86,6 @@ def _by_query(values: FloatArray, queries: Sequence[Hashable] | None) -> tuple[F
     same_length("values", values, "queries", queries)
     names: dict[Hashable, int] = {}
     place = np.array([names.setdefault(query, len(names)) for query in queries], dtype=np.int64)
-    sizes = np.bincount(place, weights=known)
+    sizes = np.bincount(place, weights=known.astype(np.float64))
     sums = np.bincount(place, weights=np.where(known, values, 0.0))
     return sums[sizes > 0], sizes[sizes > 0], int((sizes == 0).sum())
