@@ -329,12 +329,14 @@ printed**, and the report says "only 11 of 100 queries differ": with fewer than 
 0, each interval that we tried (Student's t, BCa, bootstrap-t, Hall's) held less than 90 % in some population.
 From {least} on, Student's t after two queries more, at plus and minus the largest value
 ([metrics](metrics.md#means-most-of-whose-values-are-0)), holds 93 % in each of eight populations, which
-a test draws. It holds up to 99 % where most differences are small and their signs are even. Rows in
+a test draws. It holds up to 99 % where most differences are small and their signs are even. Where
+queries have several values, at a level of fairness, it needs 20: from 12 on it held 91.3 % at EE-D 0.6 to
+0.8 (4,000 data sets). Rows in
 which nearly no data set has an interval say nothing about coverage.
 
 Tango's interval is at 99 % where 3 % of 63 queries differ: the number that do is 0 to 5, mostly, and a
 statistic of so few values has no interval nearer to 95 %. Shares and their differences are of ten times as
-many data sets.
+many data sets. Of 1,500 data sets at EE-D 0.8 to 1 the paper's form held 95.0 %.
 """
 
 

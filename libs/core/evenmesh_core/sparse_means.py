@@ -20,6 +20,9 @@ from evenmesh_core.intervals import BootstrapInterval
 LEAST_DIFFERING: Final = 12
 """Fewest queries with a value other than 0 for an interval: the fewest at which it holds the true mean in
 93 % of data sets from each population that we tried (docs/science/coverage.md)."""
+LEAST_DIFFERING_GROUPED: Final = 20
+"""The same where queries have several values: with 12 to 15 it held 91 to 92 % of the levels of fairness of a
+published study."""
 _ROUNDING: Final = 1e-12
 
 
@@ -40,8 +43,8 @@ def sparse_interval(
 
     Returns:
         The interval, with the method "t+2". With fewer than :data:`LEAST_DIFFERING` queries that have a value
-        other than 0 it has no limits, and ``missing`` says why; ``defined`` counts queries, and ``undefined``
-        queries without a value.
+        other than 0 (:data:`LEAST_DIFFERING_GROUPED` where queries have several) it has no limits, and
+        ``missing`` says why. ``defined`` counts queries, and ``undefined`` queries without a value.
 
     Source: ours, after Agresti & Min 2005, who add half a pair to each cell of matched proportions.
 
@@ -54,7 +57,7 @@ def sparse_interval(
     everyone = len(sums)
     mean = float(sums.sum() / sizes.sum()) if everyone else np.nan
     differing = differing_from(0.0, sums)
-    if differing < LEAST_DIFFERING:
+    if differing < (LEAST_DIFFERING if queries is None else LEAST_DIFFERING_GROUPED):
         why = too_few(differing, everyone) if everyone else ""
         return BootstrapInterval(mean, np.nan, np.nan, share, "t+2", everyone, undefined, missing=why)
     largest = float(np.abs(sums / sizes).max()) * sizes.mean()
@@ -86,6 +89,6 @@ def _by_query(values: FloatArray, queries: Sequence[Hashable] | None) -> tuple[F
     same_length("values", values, "queries", queries)
     names: dict[Hashable, int] = {}
     place = np.array([names.setdefault(query, len(names)) for query in queries], dtype=np.int64)
-    sizes = np.bincount(place, weights=known.astype(np.float64))
-    sums = np.bincount(place, weights=np.where(known, values, 0.0))
+    sizes: FloatArray = np.bincount(place, weights=known).astype(np.float64, copy=False)
+    sums: FloatArray = np.bincount(place, weights=np.where(known, values, 0.0)).astype(np.float64, copy=False)
     return sums[sizes > 0], sizes[sizes > 0], int((sizes == 0).sum())

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import stdtrit
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.sparse_means import LEAST_DIFFERING, sparse_interval
+from evenmesh_core.sparse_means import LEAST_DIFFERING, LEAST_DIFFERING_GROUPED, sparse_interval
 
 
 def test_the_interval_by_hand() -> None:
@@ -30,6 +30,12 @@ def test_no_interval_where_too_few_differ() -> None:
     assert few.undefined == 1
     assert few.value == pytest.approx(5.5 / 1011)
     assert not math.isnan(sparse_interval([0.5] * LEAST_DIFFERING + [0.0] * 1000).low)
+
+
+def test_queries_of_several_values_need_more_that_differ() -> None:
+    values, queries = np.repeat([0.5] * LEAST_DIFFERING_GROUPED, 2), np.repeat(range(20), 2).tolist()
+    assert not math.isnan(sparse_interval(values, queries=queries).low)
+    assert math.isnan(sparse_interval(values[2:], queries=queries[2:]).low)
 
 
 def test_what_differs_by_rounding_does_not_differ() -> None:
