@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.intervals import BootstrapInterval, CurvePoints, common_areas
+from evenmesh_core.sparse_means import LEAST_DIFFERING
 from evenmesh_core.utility import tradeoff
 from evenmesh_lab.machine import cpu_name
 from evenmesh_lab.studies.uncertainty import Bootstrap
@@ -44,6 +46,7 @@ class Regime:
         method: how the interval is computed.
         truth: its value in the population.
         draw: draws a data set and returns the interval.
+        fast: whether ten times as many data sets are drawn.
     """
 
     quantity: str
@@ -51,6 +54,7 @@ class Regime:
     method: str
     truth: float
     draw: Draw
+    fast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,9 @@ def measure(regime: Regime, *, trials: int, num_resamples: int = 2000, seed: int
         held += found.low - 1e-12 <= regime.truth <= found.high + 1e-12
         widths.append(found.high - found.low)
     defined = trials - undefined
-    return Coverage(held / defined if defined else np.nan, undefined / trials, float(np.mean(widths)))
+    if not defined:
+        return Coverage(np.nan, 1.0, np.nan)
+    return Coverage(held / defined, undefined / trials, float(np.mean(widths)))
 
 
 def read_rows(path: Path = ROWS) -> list[UtilityRow]:
@@ -126,7 +132,9 @@ def _shares() -> Iterator[Regime]:
         ) -> BootstrapInterval:
             return bootstrap.share("share", (rng.random(size) < share).astype(float))
 
-        yield Regime("share of right answers", f"{size} queries, {share:.0%} right", "Wilson", share, drawn)
+        yield Regime(
+            "share of right answers", f"{size} queries, {share:.0%} right", "Wilson", share, drawn, True
+        )
     for size, wins, losses in ((63, 0.015, 0.015), (82, 0.02, 0.10), (100, 0.025, 0.025), (100, 0.12, 0.08)):
 
         def differing(
@@ -147,27 +155,34 @@ def _shares() -> Iterator[Regime]:
             "Tango",
             wins - losses,
             differing,
+            fast=True,
         )
 
 
 def _means(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
     at = {(row.system, row.alpha, row.query_id): row for row in rows}
     queries = list(dict.fromkeys(row.query_id for row in rows))
-    columns = {
-        "EU": [at[SYSTEM, ALPHA, query].eu for query in queries],
-        "EU, of its maximum": [at[SYSTEM, ALPHA, query].eu_norm for query in queries],
-        "EE-R, of its bound": [at[SYSTEM, ALPHA, query].ee_r_norm for query in queries],
-        "EE-D, of its bound": [at[SYSTEM, ALPHA, query].ee_d_norm for query in queries],
-        "EU minus that without sampling": [
-            at[SYSTEM, ALPHA, query].eu - at[SYSTEM, None, query].eu for query in queries
-        ],
-        "EU minus that of another system": [
-            at[SYSTEM, ALPHA, query].eu - at[OTHER, ALPHA, query].eu for query in queries
-        ],
-    }
-    for name, column in columns.items():
-        population = np.array([value for value in column if not np.isnan(value)])
 
+    def column(name: str, system: str = SYSTEM, alpha: float | None = ALPHA) -> FloatArray:
+        return np.array([getattr(at[system, alpha, query], name) for query in queries])
+
+    plain, other = column("eu", alpha=None), column("eu", OTHER, None)
+    columns = [
+        ("EU", column("eu"), None),
+        ("EU", column("eu"), 50),
+        ("EU, of its maximum", column("eu_norm"), None),
+        ("EE-R, of its bound", column("ee_r_norm"), None),
+        ("EE-R, of its bound", column("ee_r_norm"), 20),
+        ("EE-D, of its bound", column("ee_d_norm"), None),
+        ("EU minus that without sampling", column("eu") - plain, None),
+        (f"EU minus that without sampling, {OTHER}", column("eu", OTHER) - other, None),
+        (f"EU minus that without sampling, {OTHER}, α = 8", column("eu", OTHER, 8.0) - other, None),
+        ("EU minus that of another system", column("eu") - column("eu", OTHER), None),
+        ("EU minus that of another system", column("eu") - column("eu", OTHER), 60),
+    ]
+    for name, values, size in columns:
+        population = values[~np.isnan(values)]
+        drawn_size = size or len(population)
         paired = "minus" in name
 
         def drawn(
@@ -175,14 +190,15 @@ def _means(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
             bootstrap: Bootstrap,
             population: FloatArray = population,
             paired: bool = paired,
+            size: int = drawn_size,
         ) -> BootstrapInterval:
-            values = rng.choice(population, len(population))
+            values = rng.choice(population, size)
             if paired:
                 return bootstrap.paired("mean", values, np.zeros(len(values))).difference
             return bootstrap.mean("mean", values)
 
-        data = f"{len(population)} queries, {np.mean(population == 0):.0%} of the values 0"
-        method = "Student's t" if paired else "BCa"
+        data = f"{drawn_size} queries, {np.mean(population == 0):.0%} of the values 0"
+        method = "t+2" if paired else "BCa" if drawn_size >= 30 else "Student's t"
         yield Regime(f"mean {name}", data, method, float(population.mean()), drawn)
 
 
@@ -216,7 +232,7 @@ def _curves(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
         yield Regime(f"slope of {name}", data, "BCa", fit.slope, slope)
         yield Regime(f"AUC of {name}", data, "BCa", fit.auc, area)
         truth = common.differences[0].value
-        yield Regime(f"difference of AUC of {name}", f"{data}, two systems", "BCa", truth, difference)
+        yield Regime(f"difference of AUC of {name}", f"{data}, two systems", "Student's t", truth, difference)
 
 
 def _levels(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
@@ -229,7 +245,7 @@ def _levels(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
         ("paired", paired_level_difference),
         ("the paper's form", level_difference),
     )
-    for low, high in ((0.0, 0.2), (0.8, 1.0)):
+    for low, high in pairwise((0.0, 0.2, 0.4, 0.6, 0.8, 1.0)):
         for form, difference in forms:
 
             def drawn(
@@ -250,7 +266,11 @@ def _levels(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
             everyone = [row for group in groups for row in group]
             truth = difference(*_parts(everyone), low, high, Bootstrap(num_resamples=100)).value
             quantity = f"EU at EE-D {low:g} to {high:g}, {form}"
-            yield Regime(quantity, f"{len(groups)} queries at 4 dials", "percentile", truth, drawn)
+            at = len(
+                {row.query_id for row in everyone if row.alpha is not None and low <= row.ee_d_norm < high}
+            )
+            data = f"{at} of {len(groups)} queries at the level"
+            yield Regime(quantity, data, "t+2" if form == "paired" else "percentile", truth, drawn)
 
 
 def _parts(rows: Sequence[UtilityRow]) -> tuple[list[UtilityRow], list[UtilityRow]]:
@@ -295,7 +315,7 @@ drawn with the probabilities stated; for all others the population is the
 which queries are drawn with replacement. The standard error of a coverage is {error:.1%}.
 
 ```sh
-make statistics
+python -m benchmarks.coverage --trials {trials} --resamples {resamples} --out docs/science/coverage.md
 ```
 
 Measured on {date} on {machine}, in {seconds:.0f} s, seed {seed}.
@@ -303,6 +323,20 @@ Measured on {date} on {machine}, in {seconds:.0f} s, seed {seed}.
 | interval of | data | method | coverage, % | no interval, % | mean width |
 |---|---|---|---|---|---|
 {rows}
+
+Coverage is that of the intervals that are printed. **Where too few queries differ no interval is
+printed**, and the report says "only 11 of 100 queries differ": with fewer than {least} queries that are not
+0, each interval that we tried (Student's t, BCa, bootstrap-t, Hall's) held less than 90 % in some population.
+From {least} on, Student's t after two queries more, at plus and minus the largest value
+([metrics](metrics.md#means-most-of-whose-values-are-0)), holds 93 % in each of eight populations, which
+a test draws. It holds up to 99 % where most differences are small and their signs are even. Where
+queries have several values, at a level of fairness, it needs 20: from 12 on it held 91.3 % at EE-D 0.6 to
+0.8 (4,000 data sets). Rows in
+which nearly no data set has an interval say nothing about coverage.
+
+Tango's interval is at 99 % where 3 % of 63 queries differ: the number that do is 0 to 5, mostly, and a
+statistic of so few values has no interval nearer to 95 %. Shares and their differences are of ten times as
+many data sets. Of 1,500 data sets at EE-D 0.8 to 1 the paper's form held 95.0 %.
 """
 
 
@@ -316,18 +350,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="page to write")
     given = parser.parse_args(arguments)
     begun, lines, outside = time.monotonic(), [], []
-    slack = 3 * (0.95 * 0.05 / given.trials) ** 0.5
     for regime in regimes(read_rows()):
         if given.only not in regime.quantity:
             continue
-        found = measure(regime, trials=given.trials, num_resamples=given.resamples, seed=given.seed)
-        lines.append(
-            f"| {regime.quantity} | {regime.data} | {regime.method} | {100 * found.held:.1f} | "
-            f"{100 * found.undefined:.1f} | {found.width:.3f} |"
-        )
+        trials = given.trials * (10 if regime.fast else 1)
+        found = measure(regime, trials=trials, num_resamples=given.resamples, seed=given.seed)
+        shown = "– | 100.0 | –"
+        if found.undefined < 1:
+            shown = f"{100 * found.held:.1f} | {100 * found.undefined:.1f} | {found.width:.3f}"
+        lines.append(f"| {regime.quantity} | {regime.data} | {regime.method} | {shown} |")
         sys.stdout.write(f"{lines[-1]}\n")
         sys.stdout.flush()
-        if not LOW - slack <= found.held:
+        printed = trials * (1 - found.undefined)
+        if printed and found.held < LOW - 3 * (0.95 * 0.05 / printed) ** 0.5:
             outside.append(regime.quantity)
     if given.out is not None:
         given.out.write_text(
@@ -342,6 +377,7 @@ def main(arguments: Sequence[str]) -> int:
                 machine=cpu_name(),
                 seconds=time.monotonic() - begun,
                 seed=given.seed,
+                least=LEAST_DIFFERING,
                 rows="\n".join(lines),
             ),
             encoding="utf-8",

@@ -83,6 +83,18 @@ def number(name: str, value: float, *, low: float = -np.inf, high: float = np.in
     return float(float_array(name, value, ndim=0, low=low, high=high))
 
 
+def confidence(level: float) -> float:
+    """Read a confidence level, above 0 and below 1.
+
+    Raises:
+        InvalidInput: no number, or out of range.
+    """
+    share = number("level", level)
+    if not 0.0 < share < 1.0:
+        raise InvalidInput("level", level, "numbers between 0 and 1, neither of them included")
+    return share
+
+
 def count(name: str, value: int, *, low: int = 1, high: int | None = None) -> int:
     """Read one whole number in [low, high].
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri, stdtrit
 
-from evenmesh_core.arrays import FloatArray, IntArray, count, float_array, number, same_length
+from evenmesh_core.arrays import FloatArray, IntArray, confidence, count, float_array, same_length
 from evenmesh_core.averaged_curves import SAME_X, Grouped, covered, group_points, mean_height
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.seeds import Seed, generator
@@ -44,13 +44,16 @@ class BootstrapInterval:
     level: float
     """Share of such intervals that would hold the true value, in (0, 1)."""
     method: str
-    """"bca" (bias-corrected and accelerated), "percentile", "t" (Student's) or "score"."""
+    """"bca" (bias-corrected and accelerated), "percentile", "t" (Student's), "t+2"
+    (:mod:`evenmesh_core.sparse_means`) or "score"."""
     defined: int
     """Number of queries drawn from."""
     undefined: int
     """Number of queries left out because they have no value."""
     undefined_resamples: int = 0
     """Number of resamples left out because the statistic is undefined on them."""
+    missing: str = ""
+    """Why there are no limits, in a few words, where the data could not support any; else empty."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,7 @@ def mean_with_resamples(
 def student_interval(values: ArrayLike, *, level: float = 0.95) -> BootstrapInterval:
     """Return the mean over queries with Student's t interval, mean ± t · s / √Q.
 
-    For differences most of which are 0: there BCa takes the few others' skewness for the population's and
-    shifts its limits too far, so that it holds the true mean less often than this interval.
+    For differences most of which are 0 use :func:`evenmesh_core.sparse_means.sparse_interval`.
 
     Args:
         values: vector [Q], one value a query; ``nan`` where undefined: left out and counted.
@@ -150,7 +152,7 @@ def student_interval(values: ArrayLike, *, level: float = 0.95) -> BootstrapInte
         InvalidInput: no values, an infinite one, or a level out of range.
     """
     array = float_array("values", values, undefined=True)
-    share = _plan(level, "percentile", _LEAST_RESAMPLES).level
+    share = confidence(level)
     known = array[~np.isnan(array)]
     mean = float(known.mean()) if len(known) else np.nan
     half = np.nan
@@ -288,7 +290,8 @@ class CommonAreas:
     areas: tuple[BootstrapInterval, ...]
     """Mean height of each system's curve over the range."""
     differences: tuple[BootstrapInterval, ...]
-    """The first system's minus each other's, on the same resamples of queries."""
+    """The first system's minus each other's, with the interval value ± t · σ √(Q / (Q − 1)): σ of the same
+    resamples of queries, t of Q − 1 degrees of freedom."""
 
 
 def common_areas(
@@ -349,11 +352,14 @@ def common_areas(
 
     values = statistics(np.ones((1, len(queries))))[0]
     resamples, left_out = _count_distributions(len(queries), statistics, len(values), plan, draws, check)
-    found = tuple(
-        plan.interval(value, resamples[:, i], left_out[:, i], len(queries), 0)
-        for i, value in enumerate(values.tolist())
-    )
-    return CommonAreas(low, high, found[: len(systems)], found[len(systems) :])
+    areas, differences = [], []
+    for i, value in enumerate(values.tolist()):
+        if i < len(systems):
+            areas.append(plan.interval(value, resamples[:, i], left_out[:, i], len(queries), 0))
+        else:
+            # Of a difference, BCa and percentiles hold less: 92 to 94 % where this holds 93 to 96.
+            differences.append(plan.student(value, resamples[:, i], len(queries)))
+    return CommonAreas(low, high, tuple(areas), tuple(differences))
 
 
 @dataclass(frozen=True)
@@ -456,6 +462,17 @@ class _Plan:
         lost = len(resamples) - len(known)
         return BootstrapInterval(value, low, high, self.level, self.method, defined, undefined, lost)
 
+    def student(self, value: float, resamples: FloatArray, defined: int) -> BootstrapInterval:
+        """Return Student's interval by the spread of the statistic's resamples [B]."""
+        known = resamples[~np.isnan(resamples)]
+        half = np.nan
+        if len(known) and defined >= 2:
+            # Resamples of Q queries vary by (Q − 1) / Q of the variance.
+            spread = float(known.std()) * np.sqrt(defined / (defined - 1))
+            half = float(-stdtrit(defined - 1, (1 - self.level) / 2) * spread)
+        lost = len(resamples) - len(known)
+        return BootstrapInterval(value, value - half, value + half, self.level, "t", defined, 0, lost)
+
     def _limits(self, value: float, resamples: FloatArray, left_out: FloatArray) -> tuple[float, float]:
         tail = (1.0 - self.level) / 2
         ends = np.array([tail, 1.0 - tail])
@@ -480,9 +497,7 @@ class _Plan:
 
 
 def _plan(level: float, method: BootstrapMethod, num_resamples: int) -> _Plan:
-    share = number("level", level)
-    if not 0.0 < share < 1.0:
-        raise InvalidInput("level", level, "numbers between 0 and 1, neither of them included")
+    share = confidence(level)
     if method not in get_args(BootstrapMethod):
         raise InvalidInput("method", method, "'bca' or 'percentile'")
     return _Plan(share, method, count("num_resamples", num_resamples, low=_LEAST_RESAMPLES))

@@ -24,10 +24,29 @@ def test_wilson_by_hand():
     assert high == pytest.approx((6 + math.sqrt(13.6)) / 14)
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(0, 51), (1, 51), (5, 8), (8, 8), (0, 1)])
+@pytest.mark.parametrize(("successes", "trials"), [(0, 51), (4, 51), (5, 8), (7, 8), (8, 8), (0, 1)])
 def test_wilson_is_that_of_scipy(successes, trials):
     expected = stats.binomtest(successes, trials).proportion_ci(method="wilson")
     assert wilson_interval(successes, trials) == pytest.approx((expected.low, expected.high))
+
+
+def test_rare_events_have_the_limit_of_poisson():
+    """Of 1 event the lower limit is −ln(0.95) / n: the rate at which one or more come with chance 1 − 0.95."""
+    low, high = wilson_interval(1, 51)
+    assert low == pytest.approx(-math.log(0.95) / 51)
+    assert high == pytest.approx(stats.binomtest(1, 51).proportion_ci(method="wilson").high)
+    assert wilson_interval(50, 51) == (pytest.approx(1 - high), pytest.approx(1 - low))
+    assert wilson_interval(3, 50)[0] > wilson_interval(3, 51)[0]
+
+
+@pytest.mark.parametrize("trials", [51, 82, 100])
+def test_the_interval_of_a_share_holds_every_share_often_enough(trials):
+    """Exactly, by the binomial distribution: Wilson's own is at 91.8 % for 2 % of 51."""
+    intervals = [wilson_interval(right, trials) for right in range(trials + 1)]
+    for share in np.linspace(0.002, 0.5, 200):
+        chances = stats.binom.pmf(range(trials + 1), trials, share)
+        held = sum(one for one, (low, high) in zip(chances, intervals, strict=True) if low <= share <= high)
+        assert held >= 0.925
 
 
 def test_what_never_came_may_come():

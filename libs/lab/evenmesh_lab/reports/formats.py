@@ -26,8 +26,8 @@ def shown(cell: Cell) -> str:
 
 
 def interval_shown(cell: BootstrapInterval) -> str:
-    """Return the interval and the number of undefined values, to follow the value; empty without either."""
-    words = ""
+    """Return the interval, or why there is none, and the number of undefined values, to follow the value."""
+    words = f" (no interval: {cell.missing})" if cell.missing else ""
     if not math.isnan(cell.low):
         words = f" [{_number(cell.low)}, {_number(cell.high)}]"
     if cell.undefined:

@@ -25,14 +25,18 @@ from evenmesh_core.intervals import (
 )
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
 from evenmesh_core.significance import McNemar, PairedBootstrap, holm, mcnemar, paired_bootstrap
+from evenmesh_core.sparse_means import LEAST_DIFFERING, differing_from, sparse_interval, too_few
 
 _MOST_LEFT_OUT: Final = 1_000
+_LEAST_BOOTSTRAPPED: Final = 30
+"""Fewest queries at which BCa holds a mean as often as Student's t does (docs/science/coverage.md)."""
 
 COMPARISON_NOTE: Final = (
     "p-values are two-sided. The last column adjusts them for the number of comparisons of a measure (Holm): "
     "McNemar's where there is one, else the bootstrap's. Intervals are of each difference alone: Tango's "
-    "score interval where every value is 0 or 1, Student's t where at least half of the differences are 0, "
-    "else the paired bootstrap's."
+    "score interval where every value is 0 or 1; else none with fewer than 12 queries that differ; "
+    "Student's t after two queries more, at the largest difference up and down, where at least half do not "
+    "differ or of fewer than 30 queries; else the paired bootstrap's."
 )
 """How p-values and intervals of comparisons are computed."""
 
@@ -50,10 +54,23 @@ class Bootstrap:
     def mean(self, name: str, values: ArrayLike) -> BootstrapInterval:
         """Return the mean of one value for each query; ``nan`` is undefined and left out.
 
+        With fewer than 30 values it is Student's t interval, which holds the true mean more often there.
+        Where more than half of the values are the same and fewer than 12 are others, there is none, because
+        none holds it often enough.
+
         Args:
             name: what is estimated; its random numbers depend on it.
             values: vector [Q].
         """
+        array = np.asarray(values, dtype=np.float64)
+        known = array[~np.isnan(array)]
+        if len(known) >= 2:
+            others = differing_from(float(np.median(known)), known)
+            few = 0 < others < LEAST_DIFFERING and 2 * others < len(known)
+            if few or len(known) < _LEAST_BOOTSTRAPPED:
+                found = student_interval(values, level=self.level)
+                why = too_few(others, len(known))
+                return replace(found, low=np.nan, high=np.nan, missing=why) if few else found
         return mean_interval(
             values,
             level=self.level,
@@ -130,7 +147,9 @@ class Bootstrap:
 
         Where every value is 0 or 1, and not all are the same, the interval is Tango's score interval: that of
         a bootstrap excludes a true difference of 0 too often where few queries differ. Where at least half of
-        other differences are 0 it is Student's t interval, which holds the true mean more often than BCa.
+        other differences are 0, and with fewer than 30 queries, it is
+        :func:`~evenmesh_core.sparse_means.sparse_interval`. With fewer than 12 queries that differ there is
+        none, because none holds the true mean often enough.
         """
         found = paired_bootstrap(
             first,
@@ -143,9 +162,10 @@ class Bootstrap:
         test = right_or_wrong(first, second)
         if test is None:
             gaps = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-            alike = np.count_nonzero(gaps == 0)
-            if 0 < alike < found.difference.defined <= 2 * alike:
-                return replace(found, difference=student_interval(gaps, level=self.level))
+            queries = found.difference.defined
+            differing = differing_from(0.0, gaps[~np.isnan(gaps)])
+            if differing < LEAST_DIFFERING or 2 * differing <= queries or queries < _LEAST_BOOTSTRAPPED:
+                return replace(found, difference=sparse_interval(gaps, level=self.level))
             return found
         pairs = test.only_first + test.only_second + test.both + test.neither
         low, high = paired_difference_interval(test.only_first, test.only_second, pairs, level=self.level)

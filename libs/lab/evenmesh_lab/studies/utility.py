@@ -6,7 +6,7 @@ Source: Kim & Diaz 2025, §3.1, §3.3.2, §3.3.3, §5, appendices B and C.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +16,7 @@ import numpy as np
 from evenmesh_core.arrays import FloatArray, IntArray, count
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
+from evenmesh_core.sparse_means import LEAST_DIFFERING, sparse_interval
 from evenmesh_core.text_metrics import (
     LAMP_METRICS,
     accuracy,
@@ -369,7 +370,8 @@ def level_difference(
 ) -> BootstrapInterval:
     """Return the utility at one level of fairness minus the mean of the deterministic ranking.
 
-    The paper's form (table 1). Queries are resampled jointly for both means.
+    The paper's form (table 1). Queries are resampled jointly for both means. There is no interval with fewer
+    than 12 queries at the level.
 
     Args:
         sampled: rows of one system with an α.
@@ -391,7 +393,11 @@ def level_difference(
         return float(mine.mean() - theirs.mean()) if len(mine) and len(theirs) else float("nan")
 
     name = f"fairness {sampled[0].system} {low:g}"
-    return bootstrap.statistic(name, [row.query_id for row in points], difference)
+    found = bootstrap.statistic(name, [row.query_id for row in points], difference)
+    queries = len({row.query_id for row, at in zip(points, here, strict=True) if at})
+    if 0 < queries < LEAST_DIFFERING:
+        return replace(found, low=np.nan, high=np.nan, missing=f"only {queries} queries are at this level")
+    return found
 
 
 def paired_level_difference(
@@ -399,8 +405,8 @@ def paired_level_difference(
 ) -> BootstrapInterval:
     """Return the mean difference of one level's points to the deterministic ranking of their own query.
 
-    Queries without a point at the level have no part in it, and are not drawn. Arguments as
-    :func:`level_difference`.
+    Queries without a point at the level have no part in it. The interval is that of
+    :func:`~evenmesh_core.sparse_means.sparse_interval`. Arguments as :func:`level_difference`.
     """
     levels = _own_levels(sampled, even)
     here = [
@@ -410,13 +416,9 @@ def paired_level_difference(
     ]
     if not here:
         nothing = float("nan")
-        return BootstrapInterval(nothing, nothing, nothing, bootstrap.level, "percentile", 0, 0)
-    differences = np.array([difference for _, difference in here])
-    return bootstrap.statistic(
-        f"paired fairness {sampled[0].system} {low:g}",
-        [query for query, _ in here],
-        lambda drawn: float(differences[drawn].mean()),
-    )
+        return BootstrapInterval(nothing, nothing, nothing, bootstrap.level, "t+2", 0, 0)
+    queries, differences = zip(*here, strict=True)
+    return sparse_interval(differences, queries=queries, level=bootstrap.level)
 
 
 def _own_levels(sampled: Sequence[UtilityRow], even: Sequence[UtilityRow]) -> FloatArray:

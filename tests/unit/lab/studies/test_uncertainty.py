@@ -7,6 +7,7 @@ import pytest
 
 from evenmesh_core.intervals import student_interval
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
+from evenmesh_core.sparse_means import sparse_interval
 from evenmesh_lab.studies import Bootstrap
 from evenmesh_lab.studies.curves import areas_of, curves_of
 from evenmesh_lab.studies.uncertainty import adjusted, compare
@@ -20,7 +21,21 @@ def test_shares_of_right_answers_have_score_intervals() -> None:
     assert (found.low, found.high) == wilson_interval(0, 51)
     assert (found.method, found.defined) == ("score", 51)
     assert FAST.share("x", [0.0, 1.0, math.nan]).undefined == 1
-    assert FAST.share("x", [0.0, 0.5, 1.0]).method == "bca"  # a query's samples, averaged
+    assert FAST.share("x", [0.0, 0.5, 1.0]).method == "t"  # a query's samples, averaged
+
+
+def test_means_choose_their_interval_by_the_number_of_values() -> None:
+    """Means of fewer than 30 values have Student's t, and none where more than half are the same but not all."""
+    values = np.arange(30) / 30
+    assert FAST.mean("x", values).method == "bca"
+    few = FAST.mean("x", [*values[:29], math.nan])
+    expected = student_interval(values[:29])
+    assert (few.method, few.low, few.undefined) == ("t", pytest.approx(expected.low), 1)
+    sparse = FAST.mean("x", [0.0] * 40 + [0.5] * 11)
+    assert (math.isnan(sparse.low), sparse.missing) == (True, "only 11 of 51 queries differ")
+    assert FAST.mean("x", [0.0] * 40 + [0.5] * 12).method == "bca"
+    level = FAST.mean("x", [1.0] * 40)
+    assert (level.low, level.high) == (1.0, 1.0)
 
 
 def test_comparisons_choose_their_interval_by_the_values() -> None:
@@ -33,11 +48,13 @@ def test_comparisons_choose_their_interval_by_the_values() -> None:
     assert (binary.difference.low, binary.difference.high) == paired_difference_interval(1, 3, 40)
     assert binary.difference.value == pytest.approx(-2 / 40)
 
-    sparse = compare(FAST, "EU", ("a", {**first, "q1": 0.5}), ("b", {**first, "q1": 0.25, "q2": 0.75}))
+    few = compare(FAST, "EU", ("a", {**first, "q1": 0.5}), ("b", {**first, "q1": 0.25, "q2": 0.75}))
+    assert few is not None
+    assert few.difference.missing == "only 2 of 40 queries differ"
+    sparse = compare(FAST, "EU", ("a", {query: value / 2 for query, value in first.items()}), ("b", first))
     assert sparse is not None
-    gaps = [0.0] * 38 + [0.25, 0.25]
-    expected = student_interval(gaps)
-    assert (sparse.difference.method, sparse.difference.low) == ("t", pytest.approx(expected.low))
+    expected = sparse_interval([0.5] * 20 + [0.0] * 20)
+    assert (sparse.difference.method, sparse.difference.high) == ("t+2", pytest.approx(-expected.low))
 
     rng = np.random.default_rng(0)
     dense = {query: float(value) for query, value in zip(first, rng.random(40), strict=True)}
