@@ -11,9 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +18,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy import make_url, select
 
 from evenmesh.common.v1 import common_pb2
@@ -37,7 +33,8 @@ from evenmesh_reranker.feedback.servicer import NAME
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
-from tests.support import ports, tiny_models
+from tests.support import tiny_models
+from tests.support.killable import Killable
 from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -49,41 +46,10 @@ KILLS = 4
 ALLOWED_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 
-class Process:
-    """A reranker on a port of its own, which it keeps when it is started again."""
-
-    def __init__(self, home: Path, **settings: str) -> None:
-        port = ports.reserve(self)
-        self.address = f"127.0.0.1:{port}"
-        given = {"PORT": str(port), "DEVICE": "cpu", "DTYPE": "float32", "THREADS": "1", **settings}
-        self._environment = dict(os.environ) | {"EVENMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-        self._environment |= {f"EVENMESH_RERANKER_{name}": value for name, value in given.items()}
-        self._log = home / "reranker.log"
-        self._running: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> None:
-        """Starts it and waits until it serves."""
-        command = [sys.executable, "-m", "evenmesh_reranker"]
-        with self._log.open("ab") as log:  # to be read where a test fails
-            self._running = await asyncio.to_thread(
-                subprocess.Popen, command, env=self._environment, stderr=log
-            )
-        async with connect(self.address, service=NAME) as channel, asyncio.timeout(300):
-            health = health_pb2_grpc.HealthStub(channel)
-            while True:
-                assert self._running.poll() is None, "the reranker ended"
-                try:
-                    reply = await health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=5)
-                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                except grpc.aio.AioRpcError:
-                    await asyncio.sleep(0.1)
-
-    def kill(self) -> None:
-        """``kill -9``."""
-        if self._running is not None and self._running.poll() is None:
-            self._running.send_signal(signal.SIGKILL)
-            self._running.wait(30)
+def reranker(home: Path, **settings: str) -> Killable:
+    return Killable(
+        "evenmesh_reranker", "reranker", home, DEVICE="cpu", DTYPE="float32", THREADS="1", **settings
+    )
 
 
 @pytest.fixture
@@ -159,7 +125,7 @@ async def test_what_was_acknowledged_is_stored_once(
     if kind == "postgresql":
         server = request.getfixturevalue("postgres")
         settings["DATABASE_URL"] = server.url.replace("+asyncpg", "")
-    process = Process(tmp_path, **settings)
+    process = reranker(tmp_path, **settings)
     rng = random.Random(7)
     seen = Seen()
     try:
@@ -205,7 +171,7 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
                 (draft.folder / path.name).write_bytes(path.read_bytes())
         versions.append(draft.version)
     # What is promoted alone.
-    process = Process(tmp_path, CROSS_ENCODER="", DEFAULT_RERANKER="none", CPU_ENGINE="torch")
+    process = reranker(tmp_path, CROSS_ENCODER="", DEFAULT_RERANKER="none", CPU_ENGINE="torch")
     passages = [common_pb2.Passage(id="p", text="water")]
     wanted = reranker_pb.RerankRequest(query="q", passages=passages, reranker="cross-encoder")
     rng = random.Random(3)

@@ -21,6 +21,7 @@ from evenmesh_core.text_metrics import token_f1
 from evenmesh_lab.files import read_audits
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
+from tests.support.command_line import run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -50,12 +51,29 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return questions(tmp_path)
 
 
+def arguments(files: tuple[Path, Path], out: Path, options: tuple[str, ...]) -> tuple[str, ...]:
+    queries, labels = files
+    return ("audit", str(queries), "-l", str(labels), "-o", str(out), *OPTIONS, *options)
+
+
+def audit(
+    mesh: RunningMesh,
+    files: tuple[Path, Path],
+    out: Path,
+    *options: str,
+    status: int = 0,
+    figures: bool = False,
+) -> str:
+    """What the command says in this process."""
+    ended = run_here(mesh.home, *arguments(files, out, options), figures=figures)
+    assert ended.status == status, ended
+    return ended.out + ended.err
+
+
 def command(mesh: RunningMesh, files: tuple[Path, Path], out: Path, *options: str) -> "subprocess.Popen[str]":
     """Starts the command."""
-    queries, labels = files
-    arguments = ("audit", str(queries), "-l", str(labels), "-o", str(out), *OPTIONS, *options)
     return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", *arguments],
+        [sys.executable, "-m", "evenmesh", *arguments(files, out, options)],
         env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -200,7 +218,7 @@ def test_kills_change_nothing(
         time.sleep(random.uniform(0, 1.0))
         process.kill()
         process.communicate(timeout=60)
-    finish(command(mesh, files, out))
+    audit(mesh, files, out)
     assert written(out) == undisturbed[0]
 
 
@@ -231,9 +249,8 @@ def test_shards_make_the_whole(
     mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    first = finish(command(mesh, files, out, "--shard", "0/2"))
-    assert "other shards are missing" in first
-    finish(command(mesh, files, out, "--shard", "1/2"))
+    assert "other shards are missing" in audit(mesh, files, out, "--shard", "0/2")
+    audit(mesh, files, out, "--shard", "1/2")
     lines = [
         line
         for place in range(2)
@@ -257,9 +274,8 @@ def test_all_problems_are_reported_before_anything_is_generated(
         "nonsense\n"
     )
     labels.write_text("q1 0 bike-0001 1\n")
-    process = command(mesh, (queries, labels), out, "--model", "none-such", "--alpha", "1,1,200")
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 2
+    given = queries, labels
+    said = audit(mesh, given, out, "--model", "none-such", "--alpha", "1,1,200", status=2)
     for words in (
         "queries.jsonl:2: repeats the query 'q1' of line 1",
         "queries.jsonl:4: is not JSON",
@@ -273,21 +289,17 @@ def test_all_problems_are_reported_before_anything_is_generated(
     assert not out.exists()
 
     queries.write_text('{"query_id": "q1", "question": "Who?", "references": ["I"]}\n')
-    process = command(mesh, (queries, labels), out, "-r", "none-such")
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, "none-such" in said) == (2, True)
+    assert "none-such" in audit(mesh, given, out, "-r", "none-such", status=2)
 
     labels.write_text("q1 0 bike-0001 1\nq1 0 nowhere-1 1\nq1 0 nowhere-2 0\n")
-    process = command(mesh, (queries, labels), out)
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 2
+    said = audit(mesh, given, out, status=2)
     assert "judges passages that the collection 'demo' does not have: nowhere-1, nowhere-2" in said
     assert not out.exists()
 
 
 def test_exposure_alone_needs_no_answers(mesh: RunningMesh, files: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    said = finish(command(mesh, files, out, "--exposure-only"))
+    said = audit(mesh, files, out, "--exposure-only", figures=True)
     (records,) = [path for path in out.iterdir() if path.suffix == ".jsonl"]
     assert '"answer"' not in records.read_text()
     assert "Expected exposure in the first 1" in said
@@ -296,7 +308,7 @@ def test_exposure_alone_needs_no_answers(mesh: RunningMesh, files: tuple[Path, P
 
 def test_sampling_stops_at_a_width(mesh: RunningMesh, files: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    finish(command(mesh, files, out, "--alpha", "100", "-n", "200", "--until-width", "0.3"))
+    audit(mesh, files, out, "--alpha", "100", "-n", "200", "--until-width", "0.3")
     (records,) = [path for path in out.iterdir() if path.suffix == ".jsonl"]
     for query in read_audits([records]):
         for level in query.samplings:

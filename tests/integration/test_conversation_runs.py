@@ -21,6 +21,7 @@ from evenmesh_core.group_fairness import Attribute, conversation, parse_transcri
 from evenmesh_lab.files import read_attributes, read_conversations
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
+from tests.support.command_line import run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -187,32 +188,11 @@ def topics(folder: Path) -> Path:
     return path
 
 
-def harvest(mesh: RunningMesh, folder: Path, out: Path) -> "subprocess.Popen[str]":
-    return command(
-        mesh,
-        "harvest",
-        str(topics(folder)),
-        "-o",
-        str(out),
-        "-c",
-        DEMO,
-        "--fair",
-        "provider",
-        "--alpha",
-        "none,4",
-        "-n",
-        "2",
-        "--retriever",
-        "bm25",
-        "--reranker",
-        "none",
-        "-k",
-        "2",
-        "--in-flight",
-        "2",
-        "--timeout",
-        "240",
-    )
+def harvest(folder: Path, out: Path) -> tuple[str, ...]:
+    """The command's words."""
+    which = ("-c", DEMO, "--fair", "provider", "--alpha", "none,4", "-n", "2", "--retriever", "bm25")
+    how = ("--reranker", "none", "-k", "2", "--in-flight", "2", "--timeout", "240")
+    return ("harvest", str(topics(folder)), "-o", str(out), *which, *how)
 
 
 def kept(out: Path) -> dict[str, bytes]:
@@ -226,7 +206,7 @@ def kept(out: Path) -> dict[str, bytes]:
 
 def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: RunningMesh, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    process = harvest(mesh, tmp_path, whole)
+    process = command(mesh, *harvest(tmp_path, whole))
     said, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, stderr
     assert "Trials of a system against each other" in said
@@ -240,7 +220,7 @@ def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: Running
 
     killed = tmp_path / "killed"
     for enough in (1, 3):
-        process = harvest(mesh, tmp_path, killed)
+        process = command(mesh, *harvest(tmp_path, killed))
         until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until and process.poll() is None:
             file = killed / "conversations.jsonl"
@@ -250,10 +230,9 @@ def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: Running
         assert process.poll() is None, "it was done before it could be killed"
         psutil.Process(process.pid).kill()
         process.communicate(timeout=60)
-    process = harvest(mesh, tmp_path, killed)
-    _, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, stderr
-    assert "going on after" in stderr
+    ended = run_here(mesh.home, *harvest(tmp_path, killed), figures=False)
+    assert ended.status == 0, ended
+    assert "going on after" in ended.err
     assert kept(killed) == kept(whole)
 
 
@@ -262,23 +241,9 @@ def test_problems_of_a_harvest_are_reported_before_anything_is_asked(
 ) -> None:
     path = tmp_path / "topics.jsonl"
     path.write_text('{"topic": "a", "turns": ["x"], "useful": [["no-such-passage"]]}\n{"topic": "b"}\n')
-    process = command(
-        mesh,
-        "harvest",
-        str(path),
-        "-o",
-        str(tmp_path / "out"),
-        "-c",
-        DEMO,
-        "-m",
-        "no-such-model",
-        "--fair",
-        "colour",
-        "--alpha",
-        "1,1,x",
-    )
-    _, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 2
+    words = ("-c", DEMO, "-m", "no-such-model", "--fair", "colour", "--alpha", "1,1,x")
+    ended = run_here(mesh.home, "harvest", str(path), "-o", str(tmp_path / "out"), *words)
+    assert ended.status == 2
     for problem in (
         ":2: must have either",
         "no-such-model: there is no such model; there are",
@@ -288,5 +253,5 @@ def test_problems_of_a_harvest_are_reported_before_anything_is_asked(
         "these useful passages are not in",
         "no-such-passage",
     ):
-        assert problem in stderr, problem
+        assert problem in ended.err, problem
     assert not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@ from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ense
 from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from evenmesh_studies import demo
 from tests.integration.conftest import SOURCES, RunningMesh
+from tests.support.command_line import run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -54,6 +55,12 @@ def ends(process: "subprocess.Popen[str]") -> tuple[int, str]:
     return process.returncode, said
 
 
+def here(home: Path, *arguments: str, figures: bool = False) -> tuple[int, str]:
+    """What the command says in this process, and its exit status."""
+    ended = run_here(home, "eor", *arguments, figures=figures)
+    return ended.status, ended.out + ended.err
+
+
 def test_a_killed_study_ends_as_one_that_was_not(
     mesh: RunningMesh, client: Client, questions: Path, tmp_path: Path
 ) -> None:
@@ -86,14 +93,16 @@ def test_a_killed_study_ends_as_one_that_was_not(
             time.sleep(0.01)
         process.kill()
         process.communicate(timeout=60)
-    status, said = ends(command(mesh.home, str(questions), *options, "-o", str(out)))
+    status, said = here(mesh.home, str(questions), *options, "-o", str(out))
     assert status == 0, said
     for name in FILES:
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
     # Without the mesh the same report is made of what is there.
     report = (whole / "report" / "eor.csv").read_bytes()
-    status, said = ends(command(tmp_path, str(questions), *options, "-o", str(whole), "--report-only"))
+    report_only = (str(questions), *options, "-o", str(whole), "--report-only")
+    (whole / "report" / "weights.png").unlink()
+    status, said = here(tmp_path, *report_only, figures=True)
     assert status == 0, said
     assert (whole / "report" / "eor.csv").read_bytes() == report
     assert (whole / "report" / "weights.png").stat().st_size > 0
@@ -113,22 +122,9 @@ def test_a_killed_study_ends_as_one_that_was_not(
 def test_all_problems_are_reported_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
     bad, out = tmp_path / "bad.jsonl", tmp_path / "out"
     bad.write_text('{"query_id": "q1", "question": "Who?"}\n{"query_id": "q1", "question": "Who?"}\n')
-    status, said = ends(
-        command(
-            mesh.home,
-            str(bad),
-            *(
-                "--pool",
-                "Wiki@3,Lexical@1,Lexical@1@CP",
-                "-o",
-                str(out),
-                "--similarity",
-                "nli",
-                "--judge",
-                "oracle",
-            ),
-        )
-    )
+    pool = "Wiki@3,Lexical@1,Lexical@1@CP"
+    wrong = ("--pool", pool, "-o", str(out), "--similarity", "nli", "--judge", "oracle")
+    status, said = here(mesh.home, str(bad), *wrong)
     assert status == 2
     for problem in (
         "bad.jsonl:2: repeats the query 'q1' of line 1",
@@ -141,6 +137,6 @@ def test_all_problems_are_reported_before_anything_is_generated(mesh: RunningMes
     ):
         assert problem in " ".join(said.split()), said
     assert not out.exists()
-    status, said = ends(command(mesh.home, str(bad), "--pool", "Lexical@1", "-o", str(out)))
+    status, said = here(mesh.home, str(bad), "--pool", "Lexical@1", "-o", str(out))
     assert status == 2
     assert "--pool: has 1 retrievers; allowed: 2 to 20" in said

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,35 +22,44 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import from_rpc_error
+from tests.support.forked import ForkedModule
 
 ROOT = Path(__file__).parents[2]
 SERVICE = "/evenmesh.evaluator.v1.EvaluatorService/"
 
 
-def _start(home: Path, **settings: str) -> subprocess.Popen[str]:
-    environment = {
+def _environment(home: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    return {
         **os.environ,
         "EVENMESH_HOME": str(home),
         "EVENMESH_EVALUATOR_PORT": "0",
         "EVENMESH_EVALUATOR_PORT_FILE": str(home / "evaluator.address"),
         **{f"EVENMESH_EVALUATOR_{name}": value for name, value in settings.items()},
     }
-    return subprocess.Popen(
+
+
+def _error_at_start(home: Path, **settings: str) -> str:
+    """What a process that cannot start says."""
+    done = subprocess.run(
         [sys.executable, "-m", "evenmesh_evaluator"],
         cwd=ROOT,
-        env=environment,
+        env=_environment(home, settings),
         stderr=subprocess.PIPE,
         text=True,
+        timeout=90,
     )
+    assert done.returncode == 2
+    return done.stderr
 
 
-def _address(home: Path, process: subprocess.Popen[str], *, within_s: float = 90) -> str:
+def _address(home: Path, process: ForkedModule, *, within_s: float = 90) -> str:
     """The address of a process once it serves."""
     ends = time.monotonic() + within_s
     file = home / "evaluator.address"
     while time.monotonic() < ends:
         if process.poll() is not None:
-            pytest.fail(f"the evaluator ended with {process.returncode}: {process.communicate()[1]}")
+            log = (home / "evaluator.log").read_text()
+            pytest.fail(f"the evaluator ended with {process.returncode}: {log}")
         if file.exists():
             with grpc.insecure_channel(file.read_text()) as channel:
                 try:
@@ -66,18 +75,16 @@ def _address(home: Path, process: subprocess.Popen[str], *, within_s: float = 90
 
 
 @contextmanager
-def _running(home: Path, **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = _start(home, **settings)
+def _running(home: Path, **settings: str) -> Iterator[tuple[ForkedModule, str]]:
+    process = ForkedModule("evenmesh_evaluator", _environment(home, settings), home / "evaluator.log")
     try:
         yield process, _address(home, process)
     finally:
-        if process.poll() is None:
-            process.terminate()
+        process.terminate()
         try:
-            process.communicate(timeout=30)
+            process.wait(30)
         finally:
-            if process.poll() is None:
-                process.kill()
+            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -568,17 +575,12 @@ async def test_a_locked_database_is_unavailable_and_nothing_is_acknowledged(tmp_
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("in the way")
-    process = _start(home, PORT_FILE=str(tmp_path / "address"))
-    _, errors = process.communicate(timeout=90)
-    assert process.returncode == 2
-    lines = errors.strip().splitlines()
+    lines = _error_at_start(home, PORT_FILE=str(tmp_path / "address")).strip().splitlines()
     assert len(lines) == 1
     assert "EVENMESH_HOME" in lines[0]
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    process = _start(tmp_path, DATABASE_URL="mysql://x/y")
-    _, errors = process.communicate(timeout=90)
-    assert process.returncode == 2
+    errors = _error_at_start(tmp_path, DATABASE_URL="mysql://x/y")
     assert errors.startswith("EVENMESH_EVALUATOR_DATABASE_URL=…: ")  # it may hold a password
     assert len(errors.strip().splitlines()) == 1

@@ -14,6 +14,7 @@ from evenmesh_core.text_metrics import token_f1
 from evenmesh_lab.files import read_gains, read_labels
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
+from tests.support.command_line import run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -21,11 +22,14 @@ TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:3]
 
 
+def arguments(queries: Path, out: Path) -> tuple[str, ...]:
+    return ("label", str(queries), "-o", str(out), "-c", DEMO, "--depth", "6", "--batch", "4")
+
+
 def command(mesh: RunningMesh, queries: Path, out: Path) -> "subprocess.Popen[str]":
     """Starts the command."""
-    arguments = ("label", str(queries), "-o", str(out), "-c", DEMO, "--depth", "6", "--batch", "4")
     return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", *arguments],
+        [sys.executable, "-m", "evenmesh", *arguments(queries, out)],
         env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -95,9 +99,8 @@ def test_labels_are_algorithm_1_and_survive_kills(
         time.sleep(0.3)
         process.kill()
         process.communicate(timeout=60)
-    last = command(mesh, queries, out)
-    said, _ = last.communicate(timeout=TIMEOUT_S)
-    assert last.returncode == 0, said
+    ended = run_here(mesh.home, *arguments(queries, out))
+    assert ended.status == 0, ended
     for name in ("label.journal", "evenmesh-pointer.gains.jsonl", "evenmesh-pointer.qrels"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
@@ -105,11 +108,10 @@ def test_labels_are_algorithm_1_and_survive_kills(
 def test_all_problems_are_reported_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
     queries, out = tmp_path / "queries.jsonl", tmp_path / "out"
     queries.write_text('{"query_id": "q1", "question": "Who?"}\n{"query_id": "q1", "question": "Who?"}\n')
-    process = command(mesh, queries, out)
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 2
-    assert "queries.jsonl:2: repeats the query 'q1' of line 1" in said
-    assert "no references to score answers against: q1" in said
+    ended = run_here(mesh.home, *arguments(queries, out))
+    assert ended.status == 2
+    assert "queries.jsonl:2: repeats the query 'q1' of line 1" in ended.err
+    assert "no references to score answers against: q1" in ended.err
     assert not out.exists()
 
 

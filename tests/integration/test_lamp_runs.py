@@ -1,9 +1,6 @@
 """LaMP through the real mesh: converted, labelled, filtered and audited; the profile is ranked for the query."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +8,7 @@ import pytest
 from evenmesh import Client, Passage
 from evenmesh_lab.files import read_audits, read_queries
 from tests.integration.conftest import RunningMesh
+from tests.support.command_line import run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -22,18 +20,10 @@ PROFILE = [
 ARTICLE = "The mayor sailed out of the harbour."
 
 
-def run(mesh: RunningMesh, *arguments: str) -> str:
-    """What a command said that must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "evenmesh", *arguments],
-        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run(mesh: RunningMesh, *arguments: str) -> None:
+    """Run a command that must succeed."""
+    ended = run_here(mesh.home, *arguments)
+    assert ended.status == 0, ended
 
 
 def test_a_task_is_converted_labelled_and_audited(mesh: RunningMesh, client: Client, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from evenmesh.local_mesh import read_running
 from evenmesh.wire.channel import connect
 from evenmesh.wire.errors import MeshError, PermissionDenied, Unauthenticated
 from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from tests.support.command_line import run_here
 from tests.support.gateway_process import GatewayProcess
 from tests.support.go_tools import said_in_go
 from tests.support.methods import METHODS
@@ -57,17 +58,11 @@ class Secured:
     """Where each service shows its metrics."""
 
 
-def command(*arguments: str) -> str:
-    """Runs ``evenmesh`` and gives what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "evenmesh", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def command(home: Path, *arguments: str) -> str:
+    """Run ``evenmesh`` in this process and give what it printed."""
+    ended = run_here(home, *arguments)
+    assert ended.status == 0, ended
+    return ended.out.strip()
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +70,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """The mesh: mutual TLS between its services, keys for those who call."""
     folder = tmp_path_factory.mktemp("secured")
     certs, file, home = folder / "certs", folder / "keys.toml", folder / "home"
-    command("certs", "dev", "--output", str(certs))
+    command(home, "certs", "dev", "--output", str(certs))
     keys = {
         name: command(
+            home,
             *("keys", "new", name, "--file", str(file)),
             *(("--tenant", tenant) if tenant else ()),
             *(part for role in roles for part in ("--role", role)),

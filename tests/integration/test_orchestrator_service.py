@@ -61,6 +61,7 @@ from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import ports
+from tests.support.forked import ForkedModule
 from tests.support.model_server import tei
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
 
@@ -244,7 +245,7 @@ class Service:
     module: str
     home: Path
     settings: dict[str, str]
-    process: subprocess.Popen[bytes] | None = None
+    process: ForkedModule | None = None
     address: str = ""
 
     async def start(self) -> None:
@@ -262,7 +263,7 @@ class Service:
             **{prefix + key: value for key, value in self.settings.items()},
         }
         self.process = await asyncio.to_thread(
-            subprocess.Popen, [sys.executable, "-m", self.module], cwd=ROOT, env=environment
+            ForkedModule, self.module, environment, self.home / f"{name}.log"
         )
         ends = time.monotonic() + DEADLINE_S
         while not file.exists():

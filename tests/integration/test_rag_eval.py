@@ -13,6 +13,7 @@ from evenmesh import Client, Decoding
 from evenmesh_lab.files.answered import AnsweredRecord, read_all
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
+from tests.support.command_line import run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -43,24 +44,37 @@ def questions(folder: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _no_shared_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVENMESH_SHARED_DATA", raising=False)
+
+
+def arguments(data: str, out: Path, options: tuple[str, ...]) -> tuple[str, ...]:
+    return ("eval", "rag", "-d", data, "-o", str(out), *(options or OPTIONS))
+
+
+def said_here(mesh: RunningMesh, data: str, out: Path, *options: str, status: int = 0) -> str:
+    """What the command says in this process."""
+    ended = run_here(mesh.home, *arguments(data, out, options))
+    assert ended.status == status, ended
+    return ended.out + ended.err
+
+
 def command(mesh: RunningMesh, data: str, out: Path, *options: str) -> "subprocess.Popen[str]":
     """Starts the command."""
-    arguments = ("eval", "rag", "-d", data, "-o", str(out), *(options or OPTIONS))
-    environment = os.environ | {"EVENMESH_HOME": str(mesh.home)}
-    environment.pop("EVENMESH_SHARED_DATA", None)
     return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", *arguments],
-        env=environment,
+        [sys.executable, "-m", "evenmesh", *arguments(data, out, options)],
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def finish(process: "subprocess.Popen[str]", status: int = 0) -> str:
-    """What a command said that ends so."""
+def finish(process: "subprocess.Popen[str]") -> str:
+    """What a command that must succeed said."""
     said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == status, said
+    assert process.returncode == 0, said
     return said
 
 
@@ -111,7 +125,7 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
         time.sleep(0.01)
     process.kill()
     process.communicate(timeout=60)
-    finish(command(mesh, data, tmp_path / "killed"))
+    said_here(mesh, data, tmp_path / "killed")
 
     killed, whole = (tmp_path / name / "answers.jsonl" for name in ("killed", "whole"))
     assert killed.read_bytes() == whole.read_bytes()
@@ -121,12 +135,12 @@ def test_all_problems_are_reported_before_anything_is_answered(mesh: RunningMesh
     data, out = questions(tmp_path), tmp_path / "out"
     options = ("-c", "nowhere", "--model", "nobody", "--reranker", "nothing", "-n", "3")
 
-    said = finish(command(mesh, str(data), out, *options), 2)
+    said = said_here(mesh, str(data), out, *options, status=2)
 
     assert "--k 5: more passages than --n 3 retrieves" in said
     assert not out.exists()
 
-    said = finish(command(mesh, str(data), out, *options, "-k", "2"), 2)
+    said = said_here(mesh, str(data), out, *options, "-k", "2", status=2)
 
     assert "there is no such model; there are evenmesh-pointer" in said
     assert "the mesh has no collection 'nowhere'; --ingest --passages FILE makes it" in said
@@ -134,15 +148,15 @@ def test_all_problems_are_reported_before_anything_is_answered(mesh: RunningMesh
     assert not out.exists()
 
     options = ("-c", DEMO, "-k", "2", "-n", "3", "--template", "no-such")
-    said = finish(command(mesh, str(data), out, *options, "-r", "nothing"), 2)
+    said = said_here(mesh, str(data), out, *options, "-r", "nothing", status=2)
 
     assert "there is no retriever 'nothing'" in said
     # Templates only the generator knows, which is not asked to write for what is refused already.
     assert "no-such" not in said
-    assert "no template 'no-such'" in finish(command(mesh, str(data), out, *options), 2)
+    assert "no template 'no-such'" in said_here(mesh, str(data), out, *options, status=2)
     assert not out.exists()
 
-    said = finish(command(mesh, "squad-open", out), 2)
+    said = said_here(mesh, "squad-open", out, status=2)
 
     assert "its folder is not known" in said
 
@@ -156,11 +170,8 @@ def test_a_data_set_brings_its_own_collection(mesh: RunningMesh, client: Client,
         )
     )
 
-    said = finish(
-        command(
-            mesh, str(data), tmp_path / "out", "--ingest", "--passages", str(passages), "--reranker", "none"
-        )
-    )
+    options = ("--ingest", "--passages", str(passages), "--reranker", "none")
+    said = said_here(mesh, str(data), tmp_path / "out", *options)
 
     assert client.collection("bikes").num_passages == 40
     assert "40 added" in said

@@ -20,7 +20,7 @@ from evenmesh.common.v1.common_pb2 import Passage, Sampling
 from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.wire.errors import MeshError, from_rpc_error
-from tests.integration.test_retriever_service import ROOT, Service, connected, part, running, start
+from tests.integration.test_retriever_service import ROOT, Service, connected, forked, part, running
 
 SIZE = 20
 ELSEWHERE = """
@@ -79,7 +79,7 @@ def test_two_replicas_answer_while_one_writes_and_is_killed(tmp_path: Path) -> N
     with ExitStack() as stack:
         replicas = [stack.enter_context(replica(home, name)) for name in ("one", "two")]
         assert version(replicas[0]) == ""  # nobody has written there yet
-        process = start(home)
+        process = forked(home)
         stack.callback(process.wait)
         stack.callback(process.kill)
         writer = connected(home, process)
@@ -176,12 +176,12 @@ def test_two_replicas_answer_while_one_writes_and_is_killed(tmp_path: Path) -> N
 
 def test_a_writer_that_waits_takes_over_what_was_acknowledged(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        first = start(tmp_path)
+        first = forked(tmp_path)
         stack.callback(first.wait)
         stack.callback(first.kill)
         writer = connected(tmp_path, first)
         address = tmp_path / "second.address"
-        second = start(tmp_path, LEASE_WAIT_S="600", PORT_FILE=str(address))
+        second = forked(tmp_path, LEASE_WAIT_S="600", PORT_FILE=str(address))
         stack.callback(second.wait)
         stack.callback(second.kill)
         held = writer.ingest("c", batch("kept")).collection.version
@@ -196,7 +196,7 @@ def test_a_writer_that_waits_takes_over_what_was_acknowledged(tmp_path: Path) ->
 
 def test_a_writer_that_was_away_while_another_machine_took_over_ends(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        slow = start(tmp_path, LEASE_S="1")
+        slow = forked(tmp_path, LEASE_S="1")
         stack.callback(slow.wait)
         stack.callback(slow.kill)
         writer = connected(tmp_path, slow)

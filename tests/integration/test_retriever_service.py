@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from evenmesh.wire.errors import from_rpc_error
+from tests.support.forked import ForkedModule
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("", "evenmesh.retriever.v1.RetrieverService", "evenmesh.retriever.v1.CollectionService")
@@ -38,7 +39,7 @@ INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 class Service:
     """A retriever process and a client of it."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedModule
     channel: grpc.Channel
     retriever: RetrieverServiceStub
     collections: CollectionServiceStub
@@ -58,8 +59,8 @@ class Service:
         return self.retriever.Retrieve(pb.RetrieveRequest(**fields))
 
 
-def start(home: Path, **settings: str) -> subprocess.Popen[str]:
-    environment = {
+def environment(home: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    return {
         **os.environ,
         "EVENMESH_HOME": str(home),
         "EVENMESH_RETRIEVER_PORT": "0",
@@ -67,22 +68,38 @@ def start(home: Path, **settings: str) -> subprocess.Popen[str]:
         "EVENMESH_RETRIEVER_ENCODER": "",
         **{f"EVENMESH_RETRIEVER_{name}": value for name, value in settings.items()},
     }
+
+
+def start(home: Path, **settings: str) -> subprocess.Popen[str]:
+    """A process as users start it."""
     return subprocess.Popen(
         [sys.executable, "-m", "evenmesh_retriever"],
         cwd=ROOT,
-        env=environment,
+        env=environment(home, settings),
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def connected(home: Path, process: subprocess.Popen[str], *, within_s: float = 120) -> Service:
+def forked(home: Path, **settings: str) -> ForkedModule:
+    """A process that need not import."""
+    return ForkedModule("evenmesh_retriever", environment(home, settings), home / "retriever.log")
+
+
+def reported(home: Path, process: subprocess.Popen[str] | ForkedModule) -> str:
+    """What a process that has ended wrote."""
+    if isinstance(process, ForkedModule):
+        return (home / "retriever.log").read_text()
+    return process.communicate()[1]
+
+
+def connected(home: Path, process: subprocess.Popen[str] | ForkedModule, *, within_s: float = 120) -> Service:
     """A client of a process once all of it serves."""
     ends = time.monotonic() + within_s
     file = home / "retriever.address"
     while time.monotonic() < ends:
         if process.poll() is not None:
-            pytest.fail(f"the retriever ended with {process.returncode}: {process.communicate()[1]}")
+            pytest.fail(f"the retriever ended with {process.returncode}: {reported(home, process)}")
         if file.exists():
             channel = grpc.insecure_channel(file.read_text())
             health = health_pb2_grpc.HealthStub(channel)
@@ -101,13 +118,18 @@ def connected(home: Path, process: subprocess.Popen[str], *, within_s: float = 1
             channel.close()
         time.sleep(0.05)
     process.kill()
-    pytest.fail(f"the retriever did not serve within {within_s} s: {process.communicate()[1]}")
+    process.wait()
+    pytest.fail(f"the retriever did not serve within {within_s} s: {reported(home, process)}")
 
 
 @contextmanager
-def running(home: Path, **settings: str) -> Iterator[Service]:
+def running(
+    home: Path,
+    begin: Callable[..., subprocess.Popen[str] | ForkedModule] = forked,
+    **settings: str,
+) -> Iterator[Service]:
     """A process that serves, ended with SIGTERM."""
-    process = start(home, **settings)
+    process = begin(home, **settings)
     try:
         service = connected(home, process)
         with service.channel:
@@ -118,14 +140,14 @@ def running(home: Path, **settings: str) -> Iterator[Service]:
     finally:
         process.kill()
         process.wait()
-        if process.stderr is not None:
+        if isinstance(process, subprocess.Popen) and process.stderr is not None:
             process.stderr.close()
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A process for tests that leave it as it is: a collection ``c`` of 30 passages, best for ``fox`` p29."""
-    with running(tmp_path_factory.mktemp("retriever")) as service:
+    with running(tmp_path_factory.mktemp("retriever"), start) as service:
         service.ingest("c", FOXES)
         yield service
 
@@ -471,7 +493,7 @@ def test_killed_at_a_fault_point_the_last_acknowledgement_holds(
     (tmp_path / "retriever.address").unlink(missing_ok=True)
     acknowledged: list[list[tuple[str, str]]] = [[], begun[1]]
     under_way: list[tuple[str, str]] = []
-    process = start(tmp_path, FAULT=point)
+    process = forked(tmp_path, FAULT=point)
     try:
         service = connected(tmp_path, process)
         with pytest.raises(grpc.RpcError) as fell, service.channel:
@@ -485,8 +507,6 @@ def test_killed_at_a_fault_point_the_last_acknowledgement_holds(
     finally:
         process.kill()
         process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
     with running(tmp_path) as service:
         assert everything(service) in (acknowledged[-1], under_way)
         service.ingest("c", [passage("new", "fox too")])

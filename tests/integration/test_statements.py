@@ -21,7 +21,7 @@ from evenmesh.statements import Expected, StatementError, new_key, parse, public
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator.clients import EvaluatorClient
-from tests.integration.test_evaluator_service import _running
+from tests.integration.test_evaluator_service import _error_at_start, _running
 from tests.support.console_page import ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 
@@ -239,11 +239,7 @@ def test_the_balance_is_shown_and_forgotten(
 
 
 def test_a_key_that_cannot_be_used_ends_the_start_in_one_line(tmp_path: Path) -> None:
-    from tests.integration.test_evaluator_service import _start
-
-    process = _start(tmp_path, STATEMENT_KEY=str(tmp_path / "missing.pem"))
-    _, errors = process.communicate(timeout=90)
-    assert process.returncode == 2
+    errors = _error_at_start(tmp_path, STATEMENT_KEY=str(tmp_path / "missing.pem"))
     assert "EVENMESH_EVALUATOR_STATEMENT_KEY" in errors
     assert len(errors.strip().splitlines()) == 1
 

@@ -23,6 +23,7 @@ from evenmesh import Addresses, AsyncClient, Between, Lexical, MeshError, Passag
 from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from evenmesh.wire.errors import from_rpc_error
+from tests.support.forked import ForkedModule
 from tests.unit.retriever.backends.web.small_web import ROUTES, SmallWeb, small_web
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -48,9 +49,7 @@ async def _process(module: str, home: Path, **settings: str) -> AsyncIterator[st
         f"{prefix}PORT_FILE": str(file),
         **{prefix + key: value for key, value in settings.items()},
     }
-    process = await asyncio.to_thread(
-        subprocess.Popen, [sys.executable, "-m", module], cwd=ROOT, env=environment
-    )
+    process = await asyncio.to_thread(ForkedModule, module, environment, home / f"{name}.log")
     try:
         ends = time.monotonic() + DEADLINE_S
         while not file.exists():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ from sqlalchemy import URL
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import Labels, Observation
 from evenmesh_evaluator.observations.scores import measure
+from tests.support.forked import ForkedModule
 
 
 @contextmanager
@@ -36,10 +35,7 @@ def with_runs(folder: Path, runs: int) -> Iterator[str]:
         "EVENMESH_EVALUATOR_PORT_FILE": str(address),
     }
     log = folder / "evaluator.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "evenmesh_evaluator"], env=environment, stderr=output
-        )
+    process = ForkedModule("evenmesh_evaluator", environment, log)
     try:
         deadline = time.monotonic() + 120
         while not address.exists() or not address.read_text():

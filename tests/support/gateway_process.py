@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Self
 
 from evenmesh import Addresses
+from tests.support.forked import ForkedModule
 
 
 class GatewayProcess:
@@ -33,14 +31,11 @@ class GatewayProcess:
             **environment,
         }
         self.log = folder / "gateway.log"
-        self.process: subprocess.Popen[bytes]
+        self.process: ForkedModule
 
     def __enter__(self) -> Self:
         file = self._folder / "gateway.address"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "evenmesh_gateway"], env=self._environment, stderr=log
-            )
+        self.process = ForkedModule("evenmesh_gateway", self._environment, self.log)
         deadline = time.monotonic() + 120
         while not file.exists() or not file.read_text():
             assert self.process.poll() is None, self.log.read_text()
@@ -50,7 +45,7 @@ class GatewayProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         try:
             self.process.wait(60)
         finally:

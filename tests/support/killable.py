@@ -1,12 +1,10 @@
-"""Services as processes that are killed and started again on the same port."""
+"""Services as processes that are killed and started again on the same port; see :mod:`tests.support.forked`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -15,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.wire.channel import connect
 from tests.support import ports
+from tests.support.forked import ForkedModule
 
 _HEALTH = "grpc.health.v1.Health"
 
@@ -23,7 +22,7 @@ class Killable:
     """A service's process on a port of its own, which it keeps when it is started again.
 
     Args:
-        module: what ``python -m`` runs.
+        module: what it runs, as ``python -m`` does.
         name: the service's short name, as its settings have it.
         home: where everything lives; its log among it.
         settings: its settings.
@@ -40,7 +39,7 @@ class Killable:
             f"{prefix}{key}": value for key, value in {"PORT": str(port), **settings}.items()
         }
         self.log = home / f"{name}.log"
-        self._running: subprocess.Popen[bytes] | None = None
+        self._running: ForkedModule | None = None
 
     def also(self, **variables: str) -> Killable:
         """With variables of others too."""
@@ -95,12 +94,10 @@ class Killable:
         opened = psutil.Process(self.pid).open_files()
         return any(file.path.endswith(".lock") for file in opened)
 
-    async def _spawned(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", self._module]
-        with self.log.open("ab") as log:  # to be read where a test fails
-            return await asyncio.to_thread(subprocess.Popen, command, env=self._environment, stderr=log)
+    async def _spawned(self) -> ForkedModule:
+        return await asyncio.to_thread(ForkedModule, self._module, self._environment, self.log)
 
-    async def _serves(self, process: subprocess.Popen[bytes]) -> None:
+    async def _serves(self, process: ForkedModule) -> None:
         async with connect(self.address, service=_HEALTH) as channel, asyncio.timeout(300):
             health = health_pb2_grpc.HealthStub(channel)
             while True:

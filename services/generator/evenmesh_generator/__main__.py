@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
 from evenmesh_generator.engine import CallLimit, Generator
+from evenmesh_generator.hosts.source_errors import check_files
 from evenmesh_generator.metrics import GeneratorMetrics
 from evenmesh_generator.prompts import TemplateError, TemplateLibrary
 from evenmesh_generator.servicer import NAME, GeneratorServicer
@@ -103,6 +104,7 @@ def _host(
             from evenmesh_generator.hosts.openai import OpenAiHost
 
             return OpenAiHost(settings, templates, readiness, spans)
+        check_files(settings)  # first: PyTorch takes seconds to import
         from evenmesh_generator.hosts.in_process import InProcessHost
 
         return InProcessHost(settings, templates)

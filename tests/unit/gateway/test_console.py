@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta, tzinfo
@@ -26,16 +27,37 @@ FIRST_LOAD = 300_000
 SCRIPT = "<script>window.taken = 1</script><b>oil</b>"
 
 
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Chromium that the tests of this file share, each with a context of its own."""
+    pytest.importorskip("playwright.async_api")
+    folder = tmp_path_factory.mktemp("chromium")
+    command = [required("chromium"), "--headless", "--no-sandbox", "--remote-debugging-port=0"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*command, f"--user-data-dir={folder / 'data'}"], stdout=log, stderr=log)
+    try:
+        port, ends = folder / "data" / "DevToolsActivePort", time.monotonic() + 120
+        while not port.exists() or "\n" not in port.read_text():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port.read_text().splitlines()[0]}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
 @pytest.fixture
-async def page(scripted: ScriptedMesh) -> AsyncIterator[object]:
+async def page(scripted: ScriptedMesh, chromium: str) -> AsyncIterator[object]:
     """A page of Chromium; the scripted mesh has one collection."""
-    api = pytest.importorskip("playwright.async_api")
-    path = required("chromium")
+    from playwright.async_api import async_playwright
+
     scripted.collections.kept["demo"] = [common_pb2.Passage(id="p1", text="x")]
-    async with api.async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield await browser.new_page()
-        await browser.close()
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.connect_over_cdp(chromium)
+        context = await browser.new_context()
+        yield await context.new_page()
+        await context.close()
 
 
 def key_of(folder: Path, *roles: str) -> str:

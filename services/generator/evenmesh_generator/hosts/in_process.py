@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
-from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_generator.backends.in_process import InProcessModel
+from evenmesh_generator.hosts.source_errors import naming
 from evenmesh_generator.ports import HostedModel
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.assembly import assemble
@@ -76,7 +76,6 @@ class InProcessHost:
 
     def _load_model(self, source: ModelSource) -> LanguageEngine:
         settings = self._settings
-        where = f"{variable(settings, 'models')}: model {source.name!r}"
         options = replace(
             self._options(),
             path=source.path,
@@ -85,14 +84,10 @@ class InProcessHost:
             instruction=source.instruction,
         )
         try:
-            return assemble(source.name, options, self._templates)
+            with naming(settings, source):
+                return assemble(source.name, options, self._templates)
         except DeviceError as error:
             raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
-        except models.DownloadsOffError as error:
-            allow = variable(settings, "allow_download")
-            raise SettingsError(f"{where}: {error}; {allow}=true fetches it") from None
-        except (models.ModelError, NotFound, InvalidField) as error:
-            raise SettingsError(f"{where}: {error}") from None
 
     def _options(self) -> EngineOptions:
         settings = self._settings

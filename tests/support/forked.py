@@ -1,0 +1,87 @@
+"""Modules that run as processes which need not import: forks of one that imported once, by multiprocessing.
+
+What a service imports takes longer than the rest of its start, and PyTorch longer than all of it. Tests that kill a
+service and start it again are about what it does then; that ``python -m`` starts each is shown by its own tests, by
+those of the mesh and by those of the images. All forks hash strings alike.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_FORKS: Final = multiprocessing.get_context("forkserver")
+
+
+class ForkedModule:
+    """A process that runs a module as ``python -m`` does; as :class:`subprocess.Popen` to who ends it.
+
+    Args:
+        module: the module or package.
+        environment: its variables.
+        log: the file that its standard error is added to; made with its folder where it is missing.
+
+    Attributes:
+        pid: its process id.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        _FORKS.set_forkserver_preload(["tests.support.forked_imports"])
+        # As a daemon, because else the end of this process waits for one that a test left.
+        self._process = _FORKS.Process(target=_run, args=(module, dict(environment), log), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return its exit status; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        self._process.join(timeout)
+        status = self._process.exitcode
+        if status is None:
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
+        return status
+
+    def send_signal(self, sent: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, sent)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(module: str, environment: Mapping[str, str], log: Path) -> None:
+    """Be the process of the module: in the fork."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as opened:
+        os.dup2(opened.fileno(), sys.stderr.fileno())
+    sys.argv = [module]
+    sys.modules.pop(f"{module}.__main__", None)  # imported, but to be run
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
