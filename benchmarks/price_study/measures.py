@@ -11,8 +11,9 @@ import numpy as np
 
 from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE, STAGES
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.intervals import student_interval
+from evenmesh_core.intervals import BootstrapInterval, student_interval
 from evenmesh_core.significance import paired_bootstrap
+from evenmesh_core.sparse_means import differing_from, sparse_interval
 
 DIALS: Final = (FIXED, *(f"{one:g}" for one in ALPHAS))
 SEED: Final = 0
@@ -95,7 +96,7 @@ def compared(
                 "exact": float(np.mean([found.exact[stage, dial][question] for question in questions])),
             }
             of_dial.update(difference(one - other))
-            gained = student_interval(np.where(reachable, one - other, np.nan))
+            gained = interval(np.where(reachable, one - other, np.nan))
             of_dial.update(
                 reachable=int(reachable.sum()),
                 reachable_eu=float(one[reachable].mean()) if reachable.any() else np.nan,
@@ -123,17 +124,24 @@ def between(data: str, first: Read, second: Read) -> list[dict[str, float | str]
 
 
 def difference(values: FloatArray) -> dict[str, float | str]:
-    """Return the mean of paired differences with Student's interval, deviation and bootstrap p-value."""
-    interval = student_interval(values)
+    """Return the mean of paired differences with its interval, deviation and bootstrap p-value."""
+    found = interval(values)
     p_value = paired_bootstrap(values, np.zeros(len(values)), num_resamples=RESAMPLES, rng=SEED).p_value
     return {
-        "difference": interval.value,
-        "low": interval.low,
-        "high": interval.high,
+        "difference": found.value,
+        "low": found.low,
+        "high": found.high,
         "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan,
-        "differ": int(np.count_nonzero(values)),
+        "differ": differing_from(0.0, values),
         "p": p_value,
     }
+
+
+def interval(values: FloatArray) -> BootstrapInterval:
+    """Return Student's interval of a mean; that of sparse means where at least half of the values are 0."""
+    known = values[~np.isnan(values)]
+    sparse = 2 * differing_from(0.0, known) <= len(known)
+    return sparse_interval(values) if sparse else student_interval(values)
 
 
 def _vectors(questions: Sequence[str], *known: Mapping[str, float]) -> list[FloatArray]:

@@ -207,6 +207,8 @@ def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
 
 
 def _interval(row: Row) -> str:
+    if row["low"] == "nan":
+        return _signed(row["difference"])
     return f"{_signed(row['difference'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
 
 

@@ -10,8 +10,7 @@ from evenmesh_documents.outline import Outline
 from evenmesh_documents.source import Source, decoded
 
 _SAMPLE: Final = 4_096
-"""Characters by which the delimiter is found. With short rows that takes time quadratic in them: 16,384 took a
-second."""
+"""Characters by which the delimiter is found, in time quadratic in short rows: of 16,384 it is a second."""
 _DELIMITERS: Final = ",;\t|"
 
 
