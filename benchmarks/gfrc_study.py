@@ -8,7 +8,6 @@ folders of the harvests, RUNS/doc2dial and RUNS/grep-biasir, and writes the tabl
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import re
@@ -21,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
+from benchmarks import csv_rows
 from benchmarks.page import placed, table
 from benchmarks.shared_data import folder, rows
 from evenmesh_core.arrays import FloatArray
@@ -62,8 +62,10 @@ def main() -> None:
         grep_biasir(given.folder)
         return
     conversations = [row for name in SETS for row in measured(name, given.folder / name)]
-    write("conversations.csv", conversations)
-    write("annotators.csv", [row for name in SETS for row in annotated(name, given.folder / name)])
+    csv_rows.write(OUT / "conversations.csv", conversations)
+    csv_rows.write(
+        OUT / "annotators.csv", [row for name in SETS for row in annotated(name, given.folder / name)]
+    )
     page = OUT.with_suffix(".md")
     page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
 
@@ -274,7 +276,7 @@ def agreement(found: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def tables() -> dict[str, str]:
     """Return every table of the page by its name there."""
-    conversations = read("conversations.csv")
+    conversations = csv_rows.read(OUT / "conversations.csv")
     asked = {
         SETS[data]: len(fairness)
         for (data, system), fairness in _by_system(conversations).items()
@@ -284,22 +286,8 @@ def tables() -> dict[str, str]:
         "plan": described(read_plan(OUT / "plan.toml"), asked),
         "levels": table(levels(conversations)),
         "differences": table(differences(conversations)),
-        "annotators": table(agreement(read("annotators.csv"))),
+        "annotators": table(agreement(csv_rows.read(OUT / "annotators.csv"))),
     }
-
-
-def read(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table of the study."""
-    with (OUT / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write(name: str, found: Sequence[Mapping[str, str]]) -> None:
-    """Write a table of the study."""
-    with (OUT / name).open("w", encoding="utf-8", newline="") as file:
-        to = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-        to.writeheader()
-        to.writerows(found)
 
 
 def _by_system(found: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], FloatArray]:

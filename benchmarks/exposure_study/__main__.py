@@ -6,12 +6,10 @@ What is there of a data set is not computed again; ``--again`` does. Ten minutes
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from benchmarks import csv_rows
 from benchmarks.exposure_study import measures, track
 from benchmarks.exposure_study.sets import SETS
 
@@ -35,45 +33,21 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := sorted(set(given.sets) - set(names)):
         parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(names)}")
-    summary = read("summary.csv")
+    summary = csv_rows.read(OUT / "summary.csv")
     for name in given.sets or names:
         if name == TRACK:
-            if given.again or not read("track.csv"):
-                write("track.csv", track.compared((track.BY_ID, *measures.ALPHAS)))
+            if given.again or not csv_rows.read(OUT / "track.csv"):
+                csv_rows.write(OUT / "track.csv", track.compared((track.BY_ID, *measures.ALPHAS)))
         elif given.again or not any(row["data"] == name for row in summary):
             systems = SETS[name](given.home)
             found = measures.compared(name, systems)
             if name == "grep-biasir":
-                write("groups.csv", measures.gaps(systems))
+                csv_rows.write(OUT / "groups.csv", measures.gaps(systems))
             kept = {row["data"]: [one for one in summary if one["data"] == row["data"]] for row in summary}
-            kept[name] = [{column: _cell(value) for column, value in row.items()} for row in found]
+            kept[name] = [{column: csv_rows.cell(value) for column, value in row.items()} for row in found]
             summary = [row for one in SETS if one in kept for row in kept[one]]
-            write("summary.csv", summary)
+            csv_rows.write(OUT / "summary.csv", summary)
         print(f"{name} is done", flush=True)
-
-
-def read(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table that is there; none where it is not."""
-    path = OUT / name
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write(name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a table; the file appears complete."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    beside = OUT / f"{name}.{os.getpid()}"
-    with beside.open("w", encoding="utf-8", newline="") as file:
-        to = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        to.writeheader()
-        to.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
-    beside.replace(OUT / name)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

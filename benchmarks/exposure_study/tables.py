@@ -9,11 +9,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from benchmarks.exposure_study.__main__ import OUT, TRACK, read
+from benchmarks import csv_rows
+from benchmarks.exposure_study.__main__ import OUT, TRACK
 from benchmarks.exposure_study.measures import ALPHAS, FIXED, GROUPS
 from benchmarks.exposure_study.track import BY_ID
 from benchmarks.over_time.drawing import draw
 from benchmarks.page import placed, table
+from benchmarks.shown import interval, p_value, signed, three, two
 from evenmesh_core.significance import holm
 from evenmesh_lab.files.plans import described, read_plan
 
@@ -45,11 +47,11 @@ def decided(summary: Sequence[Row]) -> list[dict[str, str]]:
                 "data": row["data"],
                 "first stage": row["system"],
                 "queries": f"{int(at_four['queries']):,}",
-                "H1: EE-R at 8 − at 1": f"{_interval(row)}, {_p(p)}",
+                "H1: EE-R at 8 − at 1": f"{interval(row)}, {p_value(p)}",
                 "": _verdict(float(row["difference"]) > 0 and p < CHANCE),
-                "H2: EE-R at 4 − deterministic": _interval(at_four),
+                "H2: EE-R at 4 − deterministic": interval(at_four),
                 " ": _free(at_four),
-                "H3: highest difference": f"α = {best['dial']}: {_interval(best)}, {_p(best_p)}",
+                "H3: highest difference": f"α = {best['dial']}: {interval(best)}, {p_value(best_p)}",
                 "  ": _verdict(any(float(one["difference"]) > 0 and p < CHANCE for one, p in dials)),
             }
         )
@@ -65,7 +67,7 @@ def levels(summary: Sequence[Row]) -> list[dict[str, str]]:
         {"data": data, "first stage": system}
         | {
             (dial if dial == FIXED else f"α = {dial}"): " / ".join(
-                _two(rows[dial][one]) for one in ("ee_d", "ee_r")
+                two(rows[dial][one]) for one in ("ee_d", "ee_r")
             )
             for dial in (*_NAMED, FIXED)
         }
@@ -80,13 +82,13 @@ def wordings(groups: Sequence[Row]) -> list[dict[str, str]]:
         {
             "first stage": row["system"],
             "α": row["dial"],
-            **{group: _two(row[group]) for group in GROUPS},
-            "female − male": _signed(row["signed"])
-            + f" [{_signed(row['signed_low'])}, {_signed(row['signed_high'])}]",
-            "mean gap of a query": _three(row["gap"]),
+            **{group: two(row[group]) for group in GROUPS},
+            "female − male": signed(row["signed"])
+            + f" [{signed(row['signed_low'])}, {signed(row['signed_high'])}]",
+            "mean gap of a query": three(row["gap"]),
             "gap − deterministic": ""
             if row["dial"] == FIXED
-            else f"{_interval(row)}, {_p(p_values[id(row)])}",
+            else f"{interval(row)}, {p_value(p_values[id(row)])}",
         }
         for row in groups
     ]
@@ -97,7 +99,7 @@ def amortized(rows: Sequence[Row]) -> list[dict[str, str]]:
     dials: dict[str, dict[str, str]] = {}
     for row in rows:
         line = dials.setdefault(
-            row["dial"], {"ranking": _ranking(row["dial"]), "utility": _three(row["utility"])}
+            row["dial"], {"ranking": _ranking(row["dial"]), "utility": three(row["utility"])}
         )
         line[f"unfairness, {row['groups']}"] = f"{float(row['unfairness']):.4f}"
     return list(dials.values())
@@ -116,7 +118,11 @@ def asked(summary: Sequence[Row], rows: Sequence[Row]) -> dict[str, int]:
 
 def tables() -> dict[str, str]:
     """Return every table of the page by its name there."""
-    summary, groups, rows = read("summary.csv"), read("groups.csv"), read("track.csv")
+    summary, groups, rows = (
+        csv_rows.read(OUT / "summary.csv"),
+        csv_rows.read(OUT / "groups.csv"),
+        csv_rows.read(OUT / "track.csv"),
+    )
     plan = described(read_plan(OUT / "plan.toml"), asked(summary, rows))
     return {
         "plan": plan,
@@ -132,7 +138,7 @@ def main() -> None:
     page = OUT.with_suffix(".md")
     page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
     points: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
-    for row in read("summary.csv"):
+    for row in csv_rows.read(OUT / "summary.csv"):
         if row["system"] in ("hybrid", "BM25") and row["ee_d"]:
             relevance = float(row["ee_r"])
             points[row["data"]].append((float(row["ee_d"]), relevance, relevance, relevance))
@@ -161,26 +167,6 @@ def _free(row: Row) -> str:
 
 def _ranking(dial: str) -> str:
     return "relevant first, equal ones by id" if dial == BY_ID else f"α = {dial}"
-
-
-def _interval(row: Row) -> str:
-    return f"{_signed(row['difference'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def _two(value: str) -> str:
-    return f"{float(value):.2f}"
-
-
-def _three(value: str) -> str:
-    return f"{float(value):.3f}"
-
-
-def _signed(value: str) -> str:
-    return f"{float(value):.3f}".replace("-", "−").replace("−0.000", "0.000")
 
 
 if __name__ == "__main__":

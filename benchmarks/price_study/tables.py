@@ -19,6 +19,7 @@ from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE
 from benchmarks.price_study.readers import READERS
 from benchmarks.price_study.records import OUT, read_answers, read_shown
 from benchmarks.price_study.sets import SETS
+from benchmarks.shown import interval, p_value, three, two
 from evenmesh_core.significance import holm
 from evenmesh_lab.files.plans import described, read_plan
 
@@ -63,11 +64,11 @@ def decided(summary: Sequence[Row]) -> list[dict[str, str]]:
                 "reader": row["reader"],
                 "first stage": row["stage"],
                 "questions": row["questions"],
-                "H1: EU at 4 − deterministic": _interval(at_four),
+                "H1: EU at 4 − deterministic": interval(at_four),
                 "": free(at_four),
-                "H2: highest difference": f"α = {best['dial']}: {_interval(best)}, {_p(best_p)}",
+                "H2: highest difference": f"α = {best['dial']}: {interval(best)}, {p_value(best_p)}",
                 " ": better(dials),
-                "H3: EU at 1 − deterministic": f"{_interval(row)}, {_p(p)}",
+                "H3: EU at 1 − deterministic": f"{interval(row)}, {p_value(p)}",
                 "  ": "holds" if float(row["high"]) < 0 and p < CHANCE else "not shown",
             }
         )
@@ -99,7 +100,7 @@ def alike(rows: Sequence[Row]) -> list[dict[str, str]]:
             "data": row["data"],
             "first stage": row["stage"],
             "questions": row["questions"],
-            f"H4: change of {READERS[0]} − change of {READERS[1]}": _interval(row),
+            f"H4: change of {READERS[0]} − change of {READERS[1]}": interval(row),
             "": within(row),
         }
         for row in rows
@@ -121,9 +122,9 @@ def headroom(summary: Sequence[Row]) -> list[dict[str, str]]:
         {
             "data": row["data"],
             "reader": row["reader"],
-            "deterministic bm25": _three(rows[*_place(row), FIXED]["eu"]),
-            "useful passages first": _three(row["eu"]),
-            "H5: difference": f"{_interval(row)}, {_p(p)}",
+            "deterministic bm25": three(rows[*_place(row), FIXED]["eu"]),
+            "useful passages first": three(row["eu"]),
+            "H5: difference": f"{interval(row)}, {p_value(p)}",
             "": "holds" if float(row["difference"]) > 0 and p < CHANCE else "not shown",
         }
         for row, p in _adjusted([row for row in summary if row["dial"] == ORACLE])
@@ -138,16 +139,14 @@ def levels(summary: Sequence[Row]) -> list[dict[str, str]]:
             "reader": row["reader"],
             "first stage": row["stage"],
             "dial": row["dial"],
-            "EE-D": _two(row["ee_d"]),
-            "EE-R": _two(row["ee_r"]),
-            "F1": _three(row["eu"]),
-            "exact match": _three(row["exact"]),
-            "F1 − deterministic": "" if row["dial"] == FIXED else _interval(row),
+            "EE-D": two(row["ee_d"]),
+            "EE-R": two(row["ee_r"]),
+            "F1": three(row["eu"]),
+            "exact match": three(row["exact"]),
+            "F1 − deterministic": "" if row["dial"] == FIXED else interval(row),
             "questions that differ": "" if row["dial"] == FIXED else row["differ"],
             "reachable": row["reachable"],
-            "F1 − deterministic, reachable": ""
-            if row["dial"] == FIXED
-            else _interval({name: row[f"reachable_{name}"] for name in ("difference", "low", "high")}),
+            "F1 − deterministic, reachable": "" if row["dial"] == FIXED else interval(row, "reachable_"),
         }
         for row in summary
         if row["dial"] != ORACLE
@@ -204,28 +203,6 @@ def _place(row: Row) -> tuple[str, str, str]:
 def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
     """Return rows with their p-values adjusted for all of them."""
     return list(zip(rows, holm([float(row["p"]) for row in rows]).tolist(), strict=True)) if rows else []
-
-
-def _interval(row: Row) -> str:
-    if row["low"] == "nan":
-        return _signed(row["difference"])
-    return f"{_signed(row['difference'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def _two(value: str) -> str:
-    return f"{float(value):.2f}"
-
-
-def _three(value: str) -> str:
-    return f"{float(value):.3f}"
-
-
-def _signed(value: str) -> str:
-    return f"{float(value):.3f}".replace("-", "−").replace("−0.000", "0.000")
 
 
 if __name__ == "__main__":
