@@ -142,6 +142,10 @@ async def test_a_roll_back_changes_nothing_that_was_promoted_meanwhile(
     assert await world.promotions.pointer(ALL) == Pointer(one, (three, two, one, None))
 
 
+async def _knows(model: Model, agent: Agent) -> bool:
+    return model.knows(agent)
+
+
 async def test_agents_that_one_registers_are_known_to_all(world: Replicas) -> None:
     theirs = Agent("qa", "bob", "acme")
     ours, acmes = world.keep("0.1"), world.keep("0.2", tenant="acme")
@@ -160,7 +164,7 @@ async def test_agents_that_one_registers_are_known_to_all(world: Replicas) -> No
         await a.register(agent)
         assert await a.knows(agent)
         await _until(partial(b.knows, agent))
-        assert origin[1].knows(agent)
+        await _until(partial(_knows, origin[1], agent))  # a moment later: one poll reads both
 
 
 async def test_what_could_not_be_read_is_served_when_it_can_be(
