@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from typing import Final
 
 import grpc
 from google.protobuf import json_format
+from scipy.stats import binom
 
 from benchmarks import load
 from benchmarks.mesh import COLLECTION, ingest, stand_in_mesh
@@ -34,6 +35,7 @@ from evenmesh.statements import new_key, parse, public_keys, verify
 HEADING: Final = "Statements beside asks"
 PER_MINUTE: Final = 10_000
 _WARM_UP_S: Final = 1.0
+_CALIBRATION_S: Final = 4.0
 _OBSERVED: Final = 40
 _LATE_S: Final = 30.0
 
@@ -48,6 +50,7 @@ class Beside:
         beside_ms: p50 of asks beside statements and their caller. Milliseconds.
         caller_ratio: median of the rounds' ratios of beside the caller's time to alone.
         ratio: median of the rounds' ratios of beside statements to beside the caller's time.
+        interval: 95 % interval of that, by ranks of the rounds.
         whole_ratio: median of the rounds' ratios of beside statements to alone.
         per_minute: statements that the evaluator gave in a minute, while it was asked for them.
         evaluator: CPU of the evaluator for a statement, less what the asks take it. Milliseconds.
@@ -61,6 +64,7 @@ class Beside:
     beside_ms: float
     caller_ratio: float
     ratio: float
+    interval: tuple[float, float]
     whole_ratio: float
     per_minute: float
     evaluator: float
@@ -69,7 +73,7 @@ class Beside:
     rounds: int
 
 
-def measure(*, rounds: int = 15, count: int = 100) -> Beside:
+def measure(*, rounds: int = 45, count: int = 100) -> Beside:
     """Return what asks cost alone and beside statements."""
     with tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as folder:
         home = Path(folder)
@@ -91,6 +95,7 @@ def measure(*, rounds: int = 15, count: int = 100) -> Beside:
 
 def section(found: Beside) -> str:
     """Return what was measured as a section of docs/science/benchmarks.md."""
+    low, high = found.interval
     return f"""Asks (64 tokens streamed, one observation) with one caller, by a mesh of five processes
 whose models answer at once: alone, beside a process that asks the evaluator for {PER_MINUTE:,} signed
 statements a minute, of ten providers in turn, and beside the same process when it asks for none and spends
@@ -100,7 +105,7 @@ the ratio of the last two. Medians of {found.rounds} rounds, the three in turn.
 | | alone | beside the caller's time | beside statements | target |
 |---|---|---|---|---|
 | p50, one caller | {found.alone_ms:.2f} ms | {found.burnt_ms:.2f} ms | {found.beside_ms:.2f} ms | |
-| of that beside the caller's time | | | {found.ratio:.3f} | ≤ 1.05 |
+| of that beside the caller's time | | | {found.ratio:.3f} [{low:.3f}, {high:.3f}] | ≤ 1.05 |
 | of that alone | | {found.caller_ratio:.3f} | {found.whole_ratio:.3f} | |
 | statements a minute | | | {found.per_minute:,.0f} | {PER_MINUTE:,} |
 | the evaluator's CPU for one | | | {found.evaluator:.2f} ms | |
@@ -172,23 +177,62 @@ async def _settled(orchestrator: str, evaluator: str, public: Path) -> None:
                 return
 
 
+class _Control:
+    """How much processor time stands for one statement's caller, from what both have taken so far."""
+
+    def __init__(self) -> None:
+        self._calls, self._called_s = 0, 0.0
+        self._burnt, self._burnt_s, self._wanted_s = 0, 0.0, 0.0
+        self.each_s = 0.0
+
+    def called(self, count: int, seconds: float) -> None:
+        """Take in what the caller of ``count`` statements took."""
+        self._calls, self._called_s = self._calls + count, self._called_s + seconds
+        self._set()
+
+    def burnt(self, count: int, seconds: float) -> None:
+        """Take in what was taken for ``count`` times `each_s`: the pace takes some of it."""
+        self._burnt, self._burnt_s = self._burnt + count, self._burnt_s + seconds
+        self._wanted_s += count * self.each_s
+        self._set()
+
+    def _set(self) -> None:
+        pace_s = (self._burnt_s - self._wanted_s) / self._burnt if self._burnt else 0.0
+        self.each_s = max(0.0, self._called_s / self._calls - pace_s) if self._calls else 0.0
+
+
+async def _calibrated(reader: _Reader) -> _Control:
+    """Return a control that knows both; the caller's first statements, with its connection, do not count."""
+    control = _Control()
+    for counted in (False, True):
+        calling = load.cpu_s(reader.pid)
+        reader.go()
+        await asyncio.sleep(_CALIBRATION_S)
+        got, _ = await asyncio.to_thread(reader.stop)
+        if counted:
+            control.called(got, load.cpu_s(reader.pid) - calling)
+    calling = load.cpu_s(reader.pid)
+    reader.burn(1e3 * control.each_s)
+    await asyncio.sleep(_CALIBRATION_S)
+    got, _ = await asyncio.to_thread(reader.stop)
+    control.burnt(got, load.cpu_s(reader.pid) - calling)
+    return control
+
+
 async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: int) -> Beside:
-    wanted, each_s = load.request(COLLECTION), 0.0
+    wanted = load.request(COLLECTION)
+    control = await _calibrated(reader)
     p50: dict[str, list[float]] = {"beside": [], "burnt": [], "alone": []}
     stated, seconds, spent_s, called_s = 0, 0.0, 0.0, 0.0
-    burnt, burnt_s, wanted_s = 0, 0.0, 0.0
+    burnt, burnt_s = 0, 0.0
     for turn in range(rounds):
-        # Statements come first, as what their caller takes is burnt afterwards; then each is first in turn.
         names = list(p50)[turn % 3 :] + list(p50)[: turn % 3]
         for name in names:
             before, calling = load.cpu_s(pid), load.cpu_s(reader.pid)
             if name == "beside":
                 reader.go()
             elif name == "burnt":
-                # What the pace itself takes is known from the rounds before.
-                pace_s = (burnt_s - wanted_s) / burnt if burnt else 0.0
-                each_s = max(0.0, called_s / stated - pace_s)
-                reader.burn(1e3 * each_s)
+                reader.burn(1e3 * control.each_s)
             if name != "alone":
                 await asyncio.sleep(_WARM_UP_S)
             p50[name].append((await load.latency(target, wanted, count=count)).p50)
@@ -198,17 +242,20 @@ async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: 
             if name == "beside":
                 stated, seconds = stated + got, seconds + took
                 called_s, spent_s = called_s + called, spent_s + spent
+                control.called(got, called)
             elif name == "burnt":
-                burnt, burnt_s, wanted_s = burnt + got, burnt_s + called, wanted_s + got * each_s
+                burnt, burnt_s = burnt + got, burnt_s + called
+                control.burnt(got, called)
             elif name == "alone":
                 spent_s -= spent  # The asks of both have observations, as many.
     return Beside(
         median(p50["alone"]),
         median(p50["burnt"]),
         median(p50["beside"]),
-        _ratio(p50["burnt"], p50["alone"]),
-        _ratio(p50["beside"], p50["burnt"]),
-        _ratio(p50["beside"], p50["alone"]),
+        median(_ratios(p50["burnt"], p50["alone"])),
+        median(_ratios(p50["beside"], p50["burnt"])),
+        _median_interval(_ratios(p50["beside"], p50["burnt"])),
+        median(_ratios(p50["beside"], p50["alone"])),
         60 * stated / seconds,
         1e3 * spent_s / stated,
         1e3 * called_s / stated,
@@ -217,8 +264,15 @@ async def _measured(target: str, reader: _Reader, pid: int, rounds: int, count: 
     )
 
 
-def _ratio(first: list[float], second: list[float]) -> float:
-    return median(one / other for one, other in zip(first, second, strict=True))
+def _ratios(first: list[float], second: list[float]) -> list[float]:
+    return [one / other for one, other in zip(first, second, strict=True)]
+
+
+def _median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the values between which the median lies in 95 % of samples, by the sign test."""
+    ranked = sorted(values)
+    cut = max(0, int(binom.ppf(0.025, len(ranked), 0.5)) - 1)
+    return ranked[cut], ranked[-1 - cut]
 
 
 def _request(number: int) -> pb.GetExposureStatementRequest:
