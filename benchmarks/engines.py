@@ -17,7 +17,7 @@ import torch
 from scipy.stats import kendalltau
 from sentence_transformers import CrossEncoder
 
-from benchmarks import page
+from benchmarks import page, products
 from benchmarks.generation import RetrievedQuestion, squad
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
@@ -99,15 +99,22 @@ async def _measure(rounds: int) -> str:
             adapted: [_in_float32(reference, one, change) for one in asked]
             for adapted, change in ((False, None), (True, adapter))
         }
-        table, tokens = await _beside(ways, asked, wanted, rounds), _tokens(reference, asked)
+        table, lengths = await _beside(ways, asked, wanted, rounds), _lengths(reference, asked)
+        torch.set_num_threads(cores)
+        rate = max(products.gflops(narrow.placement.dtype) for _ in range(rounds))
+        torch.set_num_threads(1)
         for one in rerankers.values():
             await one.close()
-    return f"""Requests of {PAIRS} pairs of {tokens:.0f} tokens, one at a time, {cores} cores, in turn:
+    least_ms = median(sum(map(products.operations, some)) for some in lengths) / rate / 1e6
+    return f"""Requests of {PAIRS} pairs of {mean(map(mean, lengths)):.0f} tokens, one at a time, {cores} cores, in turn:
 questions of squad-open with BM25's best passages, ranked by the bundled cross-encoder. The adapter has
 rank {RANK} and changes every linear layer. Processor time is that of all threads: what a request costs where
 other programs compute too. Kendall's τ is to float32.
 
-{page.table(table)}"""
+{page.table(table)}
+
+The matrix products of such a request alone would take {least_ms:.0f} ms at the {rate:.0f} GFLOP/s that a square one in
+{dtype} reaches on all {cores} cores."""
 
 
 def _loaded(loader: EncoderLoader, folder: Path) -> Encoder:
@@ -169,11 +176,11 @@ def _in_float32(model: Encoder, asked: RetrievedQuestion, adapter: LowRankAdapte
     return model.scores(asked.question, _candidates(asked), Agent(), adapter)
 
 
-def _tokens(model: Encoder, asked: Sequence[RetrievedQuestion]) -> float:
-    """Return the mean length of a pair."""
+def _lengths(model: Encoder, asked: Sequence[RetrievedQuestion]) -> list[list[int]]:
+    """Return the length of each pair of each request. Tokens."""
     texts = [[passage_text(one.title, one.text) for one in _candidates(some)] for some in asked]
     rows = [model.rows(some.question, these, Agent()) for some, these in zip(asked, texts, strict=True)]
-    return mean(len(row.ids) for some in rows for row in some)
+    return [[len(row.ids) for row in some] for some in rows]
 
 
 async def _scored(reranker: CrossEncoderReranker, asked: RetrievedQuestion) -> Sequence[float]:

@@ -24,7 +24,7 @@ import torch
 from scipy.stats import kendalltau
 from sentence_transformers import CrossEncoder
 
-from benchmarks import page
+from benchmarks import page, products
 from benchmarks.generation import BUNDLED, RetrievedQuestion, in_process, squad
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.ranking import top_k
@@ -35,7 +35,7 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
-from evenmesh_reranker.bundled import base_config, base_tokenizer
+from evenmesh_reranker.bundled import base_tokenizer
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.domain import Passage as Candidate
 from evenmesh_reranker.models.pairs import passage_text
@@ -55,8 +55,6 @@ FITTED = 8
 TOLERANCES = (0.0, 0.01, 0.05, 0.1)
 CERTAIN = (1, 5)
 """How many of the best are wanted where judging stops early."""
-SMALL = 20
-"""Pairs of a small request."""
 _EXACT, _PREDICT = "ours, float32", "`CrossEncoder.predict`, defaults"
 
 
@@ -95,17 +93,13 @@ async def measure(
         stopping = await _stopping(asked, max(depths))
         beside = _Beside(folder, exact, narrow, placement.dtype_name, pool)
         speeds, bound, gflops, tokens = await beside.measure([_first(one, pairs) for one in asked], rounds)
-        cores = os.cpu_count() or 1
-        torch.set_num_threads(cores)
-        small = [_first(one, SMALL) for one in asked]
-        small_ms = 1e3 * median([await beside.alone(one) for one in [*small, *small]])
-        torch.set_num_threads(1)
         await beside.close()
     return f"""{questions} dev questions of squad-open with BM25's best passages; one thread of matrix
 products, everything in this process, medians. Ranking and answering beside answering alone, as the paper's
 Figure 5 (there 1.9 to 7 times): `rankrag` judges and answers with the bundled model, the cross-encoder is of
-MiniLM-L6's shape. Answers are greedy, from {SHOWN} passages. What rankrag has read to judge it does not read
-again to answer; the cross-encoder's ranking leaves all of it to do.
+MiniLM-L6's shape, computed by PyTorch; [below](#the-cross-encoder-by-engine) is what OpenVINO makes of it, and
+what a request of 20 pairs takes. Answers are greedy, from {SHOWN} passages. What rankrag has read to judge it
+does not read again to answer; the cross-encoder's ranking leaves all of it to do.
 
 {page.table(overheads)}
 
@@ -114,8 +108,6 @@ alone would take at the {gflops:.0f} GFLOP/s that a square one reaches here: {bo
 (targets: ≥ 0.6, with AMX ≥ 1.6; ≥ 3 × predict; Kendall ≥ 0.99).
 
 {page.table(speeds)}
-
-{SMALL} pairs on {cores} cores: {small_ms:.0f} ms (target ≤ 200).
 
 Where judging {max(depths)} passages stops when only the best are wanted (`top_k`, `tolerance`): at 0 the best
 are exactly those of judging all.
@@ -264,11 +256,11 @@ class _Beside:
             await way(_first(asked[0], CALLERS))  # warm
         speeds: dict[str, list[float]] = {name: [] for name in self._ways}
         taus: dict[str, list[float]] = {name: [] for name in self._ways}
-        products, bounds = [], []
+        rates, bounds = [], []
         for turn in range(rounds):
             one, of_one = asked[turn % len(asked)], lengths[turn % len(asked)]
-            products.append(_gflops())
-            bounds.append(1e9 * products[-1] * len(of_one) / sum(map(_operations, of_one)))
+            rates.append(products.gflops())
+            bounds.append(1e9 * rates[-1] * len(of_one) / sum(map(products.operations, of_one)))
             scores: dict[str, list[float]] = {}
             for name, way in self._ways.items():
                 took, scores[name] = await _timed(way(one))
@@ -285,11 +277,7 @@ class _Beside:
             }
             for name in self._ways
         ]
-        return found, bound, median(products), mean(map(mean, lengths))
-
-    async def alone(self, one: RetrievedQuestion) -> float:
-        """Return seconds of one caller's request."""
-        return (await _timed(_scored(self._narrow, one, Agent())))[0]
+        return found, bound, median(rates), mean(map(mean, lengths))
 
     async def close(self) -> None:
         """End what waits."""
@@ -350,23 +338,3 @@ def _first(asked: RetrievedQuestion, count: int) -> RetrievedQuestion:
 
 def _text(passage: Passage) -> str:
     return passage_text(passage.title, passage.text)
-
-
-def _operations(tokens: int) -> int:
-    """Floating-point operations of one pair's matrix products, padding not counted."""
-    shape = base_config()
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    of_a_token = 2 * (4 * hidden * hidden + 2 * hidden * inner) + 4 * tokens * hidden
-    return int(shape.num_hidden_layers * tokens * of_a_token)
-
-
-def _gflops() -> float:
-    """Billion operations a second of a float32 matrix product that suits the processor."""
-    one = torch.randn(1024, 1024)
-    torch.mm(one, one)
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        torch.mm(one, one)
-        times.append(time.perf_counter() - began)
-    return 2 * 1024**3 / min(times) / 1e9
