@@ -106,15 +106,16 @@ async def _measure(rounds: int) -> str:
         for one in rerankers.values():
             await one.close()
     least_ms = median(sum(map(products.operations, some)) for some in lengths) / rate / 1e6
-    return f"""Requests of {PAIRS} pairs of {mean(map(mean, lengths)):.0f} tokens, one at a time, {cores} cores, in turn:
+    tokens = mean(map(mean, lengths))
+    return f"""Requests of {PAIRS} pairs of {tokens:.0f} tokens, one at a time, {cores} cores, in turn:
 questions of squad-open with BM25's best passages, ranked by the bundled cross-encoder. The adapter has
 rank {RANK} and changes every linear layer. Processor time is that of all threads: what a request costs where
 other programs compute too. Kendall's τ is to float32.
 
 {page.table(table)}
 
-The matrix products of such a request alone would take {least_ms:.0f} ms at the {rate:.0f} GFLOP/s that a square one in
-{dtype} reaches on all {cores} cores."""
+The matrix products of such a request alone would take {least_ms:.0f} ms at the {rate:.0f} GFLOP/s that a
+square one in {dtype} reaches on all {cores} cores."""
 
 
 def _loaded(loader: EncoderLoader, folder: Path) -> Encoder:

@@ -97,9 +97,9 @@ async def measure(
     return f"""{questions} dev questions of squad-open with BM25's best passages; one thread of matrix
 products, everything in this process, medians. Ranking and answering beside answering alone, as the paper's
 Figure 5 (there 1.9 to 7 times): `rankrag` judges and answers with the bundled model, the cross-encoder is of
-MiniLM-L6's shape, computed by PyTorch; [below](#the-cross-encoder-by-engine) is what OpenVINO makes of it, and
-what a request of 20 pairs takes. Answers are greedy, from {SHOWN} passages. What rankrag has read to judge it
-does not read again to answer; the cross-encoder's ranking leaves all of it to do.
+MiniLM-L6's shape, computed by PyTorch; [below](#the-cross-encoder-by-engine) is what OpenVINO makes of it,
+and what a request of 20 pairs takes. Answers are greedy, from {SHOWN} passages. What rankrag has read to
+judge it does not read again to answer; the cross-encoder's ranking leaves all of it to do.
 
 {page.table(overheads)}
 
