@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.compute.cpu_engine import EngineError
+from evenmesh_kit.compute.thread_names import threads_begin_as
 
 _RANKS: Final = 4
 """Ranks of changes are rounded up to multiples of this, so that there are few shapes."""
@@ -35,20 +36,21 @@ class CompiledModel:
         # input. Mapped by us, their pages can be given back.
         self._weights = np.memmap(file.with_suffix(".bin"), np.uint8, mode="c")
         idle_memory.register(self._weights)
-        compiled = core().compile_model(
-            core().read_model(file.read_bytes(), self._tensor(self._weights, shared_memory=True)),
-            "CPU",
-            {
-                "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
-                # One processor for each row, in the thread that asks, wherever the system puts it.
-                "NUM_STREAMS": parallel,
-                "INFERENCE_NUM_THREADS": parallel,
-                "ENABLE_CPU_PINNING": False,
-            },
-        )
-        self._requests: LifoQueue[Any] = LifoQueue()
-        for _ in range(parallel):
-            self._requests.put(compiled.create_infer_request())
+        with threads_begin_as("openvino"):
+            compiled = core().compile_model(
+                core().read_model(file.read_bytes(), self._tensor(self._weights, shared_memory=True)),
+                "CPU",
+                {
+                    "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+                    # One processor for each row, in the thread that asks, wherever the system puts it.
+                    "NUM_STREAMS": parallel,
+                    "INFERENCE_NUM_THREADS": parallel,
+                    "ENABLE_CPU_PINNING": False,
+                },
+            )
+            self._requests: LifoQueue[Any] = LifoQueue()
+            for _ in range(parallel):
+                self._requests.put(compiled.create_infer_request())
 
     def __call__(self, inputs: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
         """Return a copy of the first output for contiguous inputs."""
