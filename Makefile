@@ -74,9 +74,8 @@ triton: install ## Make the runtime of the Triton server now instead of at its f
 down: install ## Stop it
 	@$(BIN)/evenmesh down
 
-# A third of the processes wait for others at any time: five keep two processors busy.
 test: install node ## Prove that it works: unit, contract and integration tests, the real mesh among them
-	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -n 5 --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -n 4 --no-loadscope-reorder
 
 check: install ## Lint what changed and run the quick unit tests of its rooms
 	@$(BIN)/python -m tests.check

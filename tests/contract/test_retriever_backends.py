@@ -564,8 +564,8 @@ def test_vectors_are_those_of_the_model_in_the_process(any_encoder: Encoder, exa
 
 
 async def cranfield_gain(encoder: Encoder, folder: Path) -> float:
-    """nDCG@10 of eight queries over the passages that somebody judged for them."""
-    relevant, queries, passages = cranfield(8)
+    """nDCG@10 of 20 queries over the passages that somebody judged for them."""
+    relevant, queries, passages = cranfield(20)
     catalogue = RetrieverCatalogue(RetrieverSettings(), cache(analyzer), encoder)
     async with opened(folder, encoder, catalogue.prepare) as store:
         await store.ingest("cranfield", passages, create=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from evenmesh.wire import deadline
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.thread_names import threads_begin_as
 
 
 @pytest.fixture
@@ -71,3 +74,16 @@ async def test_work_that_has_not_begun_is_dropped_with_its_caller(pool: ComputeP
     await holding
     await pool.run(int)
     assert not ran.is_set()
+
+
+def _system_name() -> str:
+    return Path("/proc/thread-self/comm").read_text(encoding="utf-8").rstrip("\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's names of threads are Linux's")
+async def test_the_system_names_threads_as_python_or_as_the_context_does(pool: ComputePool) -> None:
+    assert await pool.run(_system_name) == "test-compute_0"
+    before = _system_name()
+    with threads_begin_as("openvino"):
+        assert await asyncio.to_thread(_system_name) == "openvino"
+    assert _system_name() == before
