@@ -153,6 +153,31 @@ def levels(summary: Sequence[Row]) -> list[dict[str, str]]:
     ]
 
 
+def labelled(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return exposure by gold and by utility labels: means over the questions that have both kinds.
+
+    Args:
+        rows: of ``labels.csv``.
+    """
+    by_place: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if int(row["gold"]) and int(row["utility"]):
+            by_place[row["stage"], row["dial"]].append(row)
+    return [
+        {
+            "first stage": stage,
+            "dial": dial,
+            "questions": str(len(some)),
+            "gold passages": two(_mean(some, "gold")),
+            "passages that help": two(_mean(some, "utility")),
+            "of both kinds": two(_mean(some, "both")),
+            "EE-R, gold": two(_mean(some, "relevance_gold")),
+            "EE-R, utility": two(_mean(some, "relevance_utility")),
+        }
+        for (stage, dial), some in by_place.items()
+    ]
+
+
 def asked(summary: Sequence[Row]) -> dict[str, int]:
     """Return how many questions of each data set every reader answered."""
     by_reader: dict[str, dict[str, int]] = defaultdict(dict)
@@ -167,11 +192,13 @@ def asked(summary: Sequence[Row]) -> dict[str, int]:
 def tables() -> dict[str, str]:
     """Return every table of the page by its name there."""
     summary, readers = csv_rows.read(OUT / "summary.csv"), csv_rows.read(OUT / "readers.csv")
+    labels = csv_rows.read(OUT / "labels.csv")
     return {
         "plan": described(read_plan(OUT / "plan.toml"), asked(summary)),
         "decided": table(decided(summary)),
         "alike": table(alike(readers)),
         "headroom": table(headroom(summary)),
+        **({"labels": table(labelled(labels))} if labels else {}),
         "levels": table(levels(summary)),
     }
 
@@ -194,6 +221,10 @@ def main() -> None:
             x="normalised EE-D",
             y="F1 minus that of the deterministic ranking",
         )
+
+
+def _mean(rows: Sequence[Row], name: str) -> str:
+    return str(sum(float(row[name]) for row in rows) / len(rows))
 
 
 def _place(row: Row) -> tuple[str, str, str]:

@@ -203,7 +203,9 @@ def tables(folder: Path = OUT) -> dict[str, str]:
         csv_rows.read(folder / f"{name}.csv")
         for name in ("retrievers", "votes", "comparisons", "bounds", "pairs")
     )
-    asked = {data: min(int(row["questions"]) for row in votes if row["data"] == data) for data in SETS}
+    asked = {
+        data: min((int(row["questions"]) for row in votes if row["data"] == data), default=0) for data in SETS
+    }
     return {
         "plan": described(read_plan(OUT / "plan.toml"), asked),
         "accuracy": table(accuracy(retrievers, votes, compared)),
