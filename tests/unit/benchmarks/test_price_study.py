@@ -166,3 +166,23 @@ def _same(one: str, other: str) -> bool:
         return float(one) == pytest.approx(float(other), rel=1e-4, abs=1e-6, nan_ok=True)
     except ValueError:
         return one == other
+
+
+def test_labels_are_compared_where_a_pool_has_both_kinds() -> None:
+    one = {"stage": "bm25", "dial": "4", "gold": "4", "utility": "2", "both": "1"}
+    rows = [
+        {**one, "relevance_gold": "0.8", "relevance_utility": "0.5"},
+        {**one, "gold": "2", "relevance_gold": "0.4", "relevance_utility": "0.7"},
+        {**one, "utility": "0", "relevance_gold": "1", "relevance_utility": "nan"},
+    ]
+    (found,) = tables.labelled(rows)
+    assert found == {
+        "first stage": "bm25",
+        "dial": "4",
+        "questions": "2",
+        "gold passages": "3.00",
+        "passages that help": "2.00",
+        "of both kinds": "1.00",
+        "EE-R, gold": "0.60",
+        "EE-R, utility": "0.60",
+    }
