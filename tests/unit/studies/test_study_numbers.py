@@ -30,7 +30,7 @@ STORED = ("eor", "fair-rag", "ium", "rag")
 MADE_ELSEWHERE = ("exposure", "gfrc", "over-time", "price", "votes")
 """Studies whose tables are made and compared by their own modules."""
 STUDIED = (*STORED, *MADE_ELSEWHERE)
-IN_PER_CENT = ("eor", "rag")
+IN_PER_CENT = ("eor", "rag", "votes")
 """Pages whose shares are in per cent throughout."""
 
 NUMBER = r"[−+-]?\d[\d,]*(?:\.\d+)?(?:e[−-]?\d+)?"
