@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.price_study import readers, records
+from benchmarks import two_readers
+from benchmarks.price_study import records
 from benchmarks.price_study.rankings import STAGES, Shown, oracle, pools, shown
 from benchmarks.price_study.sets import SETS, Asked
 from benchmarks.rerank_table.scoring import FirstStages
@@ -38,7 +39,7 @@ def main() -> None:
     drawing.add_argument("set", choices=SETS)
     answering = steps.add_parser("answers")
     answering.add_argument("set", choices=SETS)
-    answering.add_argument("reader", choices=readers.READERS)
+    answering.add_argument("reader", choices=two_readers.READERS)
     answering.add_argument("--questions", type=int, default=1_000_000, help="default: all")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -69,11 +70,11 @@ def answer(asked: Asked, reader: str, most: int, home: Path) -> None:
     known = {row["question"] for row in rows}
     passages = {one.id: one for one in asked.judged.passages}
     saved = time.monotonic()
-    with readers.reading(reader, home) as model:
+    with two_readers.reading(reader, home) as model:
         for number, query in enumerate(asked.order[:most], 1):
             if query in known:
                 continue
-            texts = readers.answered(model, asked.judged.queries[query], contexts[query], passages)
+            texts = two_readers.answered(model, asked.judged.queries[query], contexts[query], passages)
             accepted = asked.answers[query]
             rows += [
                 {

@@ -13,8 +13,7 @@ from typing import Final
 
 import torch
 
-from benchmarks import csv_rows
-from benchmarks.price_study import readers
+from benchmarks import csv_rows, two_readers
 from benchmarks.price_study.rankings import pools, shown
 from benchmarks.price_study.records import OUT
 from benchmarks.price_study.sets import SETS
@@ -37,14 +36,14 @@ def main() -> None:
     stages = FirstStages(asked.judged, given.home)
     rows: list[dict[str, object]] = [dict(row) for row in csv_rows.read(PATH)]
     known = {row["question"] for row in rows}
-    with readers.reading(readers.READERS[0], given.home) as model:
+    with two_readers.reading(two_readers.READERS[0], given.home) as model:
         for query in asked.order[: given.questions]:
             if query in known:
                 continue
             of_stage = pools(stages.found(query))
             items = sorted({one for pool in of_stage.values() for one in pool})
             text, accepted = asked.judged.queries[query], asked.answers[query]
-            answers = readers.answered(model, text, [(one,) for one in items], stages.passages)
+            answers = two_readers.answered(model, text, [(one,) for one in items], stages.passages)
             helped = {
                 one for one, answer in zip(items, answers, strict=True) if token_f1(answer, accepted) > 0
             }

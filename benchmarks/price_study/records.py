@@ -5,7 +5,6 @@ A context is a number within its question.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from benchmarks import parquet_rows
 from benchmarks.price_study.rankings import Context, Shown
 
 OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "price"
@@ -53,40 +52,28 @@ def write_rankings(name: str, found: Mapping[str, Sequence[Shown]], folder: Path
             {"question": question, "context": number, "passages": passages}
             for passages, number in numbers.items()
         ]
-    _write(folder / f"{name}-shown.parquet", rows, _SHOWN)
-    _write(folder / f"{name}-contexts.parquet", contexts, _CONTEXTS)
+    parquet_rows.write(folder / f"{name}-shown.parquet", rows, _SHOWN)
+    parquet_rows.write(folder / f"{name}-contexts.parquet", contexts, _CONTEXTS)
 
 
 def read_shown(name: str, folder: Path = OUT) -> list[dict[str, Any]]:
     """Return what the dials show, a row for each question, first stage and dial."""
-    return _read(folder / f"{name}-shown.parquet")
+    return parquet_rows.read(folder / f"{name}-shown.parquet")
 
 
 def read_contexts(name: str, folder: Path = OUT) -> dict[str, list[Context]]:
     """Return the contexts of each question, by number."""
     found: dict[str, list[Context]] = defaultdict(list)
-    for row in _read(folder / f"{name}-contexts.parquet"):
+    for row in parquet_rows.read(folder / f"{name}-contexts.parquet"):
         found[row["question"]].append(tuple(row["passages"]))
     return found
 
 
 def write_answers(name: str, reader: str, rows: Iterable[Mapping[str, Any]], folder: Path = OUT) -> None:
     """Write all answers of a reader: ``question``, ``context``, ``answer``, ``f1``, ``exact``."""
-    _write(folder / f"{name}-{reader}.parquet", list(rows), _ANSWERS)
+    parquet_rows.write(folder / f"{name}-{reader}.parquet", rows, _ANSWERS)
 
 
 def read_answers(name: str, reader: str, folder: Path = OUT) -> list[dict[str, Any]]:
     """Return all answers of a reader; none where it was not asked."""
-    return _read(folder / f"{name}-{reader}.parquet")
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
-    """Write a table; the file appears complete."""
-    beside = path.with_suffix(f".{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema), beside, compression="zstd", compression_level=19)
-    beside.replace(path)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return pq.read_table(path).to_pylist() if path.is_file() else []
+    return parquet_rows.read(folder / f"{name}-{reader}.parquet")

@@ -16,10 +16,10 @@ from benchmarks.over_time.drawing import draw
 from benchmarks.page import placed, table
 from benchmarks.price_study import measures
 from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE
-from benchmarks.price_study.readers import READERS
 from benchmarks.price_study.records import OUT, read_answers, read_shown
 from benchmarks.price_study.sets import SETS
 from benchmarks.shown import interval, p_value, three, two
+from benchmarks.two_readers import READERS
 from evenmesh_core.significance import holm
 from evenmesh_lab.files.plans import described, read_plan
 

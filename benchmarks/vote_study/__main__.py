@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from benchmarks.price_study import readers
+from benchmarks import two_readers
 from benchmarks.vote_study import records
 from benchmarks.vote_study.retrievers import Retrievers
 from benchmarks.vote_study.sets import SETS, passages
@@ -31,7 +31,7 @@ def main() -> None:
     )
     parser.add_argument("--home", type=Path, default=Path("build/vote-study"), help="for vectors and models")
     parser.add_argument("set", choices=SETS)
-    parser.add_argument("reader", choices=readers.READERS)
+    parser.add_argument("reader", choices=two_readers.READERS)
     parser.add_argument("--questions", type=int, default=1_000_000, help="default: all")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def answer(name: str, reader: str, most: int, home: Path) -> None:
     rows = records.read(name, reader)
     known = {row["question"] for row in rows}
     retrievers, saved = Retrievers(passages(), home), time.monotonic()
-    with readers.reading(reader, home) as model:
+    with two_readers.reading(reader, home) as model:
         for number, question in enumerate(SETS[name]()[:most], 1):
             if question.id in known:
                 continue
@@ -52,7 +52,7 @@ def answer(name: str, reader: str, most: int, home: Path) -> None:
             texts = dict(
                 zip(
                     contexts,
-                    readers.answered(model, question.text, contexts, retrievers.passages),
+                    two_readers.answered(model, question.text, contexts, retrievers.passages),
                     strict=True,
                 )
             )

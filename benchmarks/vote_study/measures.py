@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -17,7 +18,7 @@ from evenmesh_core.ensemble.weight_search import search_weights
 from evenmesh_core.ensemble.win_ratios import relative_win_ratio, upper_bound
 from evenmesh_core.proportions import paired_difference_interval
 from evenmesh_core.significance import mcnemar
-from evenmesh_core.text_metrics import token_f1
+from evenmesh_core.text_metrics import normalize_answer, token_f1
 
 LEARNED, EQUAL, PERFECT = "learned", "equal", "perfect"
 RARE: Final = 0.05
@@ -144,6 +145,26 @@ def bounds(found: Answered) -> list[float]:
     return [float(one) for one in upper_bound(found.right[found.test].T).mean]
 
 
+def outvoted(found: Answered, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how voters stand where a vote with equal weights is wrong though one of them is right.
+
+    Args:
+        found: answers to the questions of ``rows``, in their order.
+        rows: of ``answers`` and ``right``.
+    """
+    right = voted(found, EQUAL).right
+    tested = rows[found.trained :]
+    lost = [row for row, won in zip(tested, right, strict=True) if not won and any(row["right"])]
+    wrong = [_most_alike(row) for row in lost]
+    hits = [sum(row["right"]) for row in lost]
+    return {
+        "outvoted": len(lost),
+        "same_wrong": float(np.median(wrong)) if lost else np.nan,
+        "right": float(np.median(hits)) if lost else np.nan,
+        "wrong_are_more": sum(one > other for one, other in zip(wrong, hits, strict=True)),
+    }
+
+
 def inconsistency(data: str, found: Answered) -> dict[str, Any]:
     """Return relative win ratios of the ordered pairs of retrievers that can know a data set's answers."""
     places = [
@@ -161,6 +182,12 @@ def inconsistency(data: str, found: Answered) -> dict[str, Any]:
         "middle": float(np.median(known)),
         "most": float(known.max()),
     }
+
+
+def _most_alike(row: Mapping[str, Any]) -> int:
+    """Return how many voters gave the wrong answer that most of them gave."""
+    given = zip(row["answers"], row["right"], strict=True)
+    return max(Counter(normalize_answer(one) for one, is_right in given if not is_right).values())
 
 
 def _likeness(answers: Sequence[str]) -> FloatArray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from benchmarks import parquet_rows
 
 OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "votes"
 _SCHEMA: Final = pa.schema(
@@ -30,16 +30,9 @@ def write(name: str, reader: str, rows: Sequence[Mapping[str, Any]], folder: Pat
         rows: ``question``, its id; ``answers``, ``right`` and ``exact``, one of each retriever.
         folder: where to.
     """
-    path = folder / f"{name}-{reader}.parquet"
-    beside = path.with_suffix(f".{os.getpid()}")
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(
-        pa.Table.from_pylist(list(rows), _SCHEMA), beside, compression="zstd", compression_level=19
-    )
-    beside.replace(path)
+    parquet_rows.write(folder / f"{name}-{reader}.parquet", rows, _SCHEMA)
 
 
 def read(name: str, reader: str, folder: Path = OUT) -> list[dict[str, Any]]:
     """Return the rows of a data set and reader; none where it was not asked."""
-    path = folder / f"{name}-{reader}.parquet"
-    return pq.read_table(path).to_pylist() if path.is_file() else []
+    return parquet_rows.read(folder / f"{name}-{reader}.parquet")

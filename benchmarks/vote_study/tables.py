@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks import csv_rows
 from benchmarks.page import placed, table
-from benchmarks.price_study.readers import READERS
 from benchmarks.shown import p_value
+from benchmarks.two_readers import READERS
 from benchmarks.vote_study import measures
 from benchmarks.vote_study.measures import EQUAL, LEARNED, PERFECT, Answered
 from benchmarks.vote_study.records import OUT, read
@@ -45,6 +45,7 @@ def summarize(to: Path = OUT) -> None:
     compared: list[dict[str, Any]] = []
     pools: list[dict[str, Any]] = []
     pairs: list[dict[str, Any]] = []
+    lost: list[dict[str, Any]] = []
     for data in SETS:
         rows = {reader: some for reader in READERS if (some := read(data, reader))}
         of_reader: dict[str, measures.Voted] = {}
@@ -53,6 +54,7 @@ def summarize(to: Path = OUT) -> None:
             found = Answered.of({reader: some})
             singles += [place | one for one in measures.single(found)]
             pairs.append(place | measures.inconsistency(data, found))
+            lost.append(place | measures.outvoted(found, some))
             pools += [
                 place | {"size": size, "accuracy": one} for size, one in enumerate(measures.bounds(found), 1)
             ]
@@ -72,6 +74,7 @@ def summarize(to: Path = OUT) -> None:
         ("comparisons", compared),
         ("bounds", pools),
         ("pairs", pairs),
+        ("outvoted", lost),
     ):
         csv_rows.write(to / f"{name}.csv", some_rows)
 
@@ -199,11 +202,26 @@ def inconsistent(pairs: Sequence[Row]) -> list[dict[str, str]]:
     ]
 
 
+def outvoted(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return how voters stand where the equal vote is wrong though one of them is right."""
+    return [
+        {
+            "data": row["data"],
+            "reader": row["reader"],
+            "questions": row["outvoted"],
+            "voters with the same wrong answer": f"{float(row['same_wrong']):g}",
+            "voters that are right": f"{float(row['right']):g}",
+            "the wrong ones are more": row["wrong_are_more"],
+        }
+        for row in rows
+    ]
+
+
 def tables(folder: Path = OUT) -> dict[str, str]:
     """Return every table of the page by its name there."""
-    retrievers, votes, compared, bounds, pairs = (
+    retrievers, votes, compared, bounds, pairs, lost = (
         csv_rows.read(folder / f"{name}.csv")
-        for name in ("retrievers", "votes", "comparisons", "bounds", "pairs")
+        for name in ("retrievers", "votes", "comparisons", "bounds", "pairs", "outvoted")
     )
     asked = {
         data: min((int(row["questions"]) for row in votes if row["data"] == data), default=0) for data in SETS
@@ -214,6 +232,7 @@ def tables(folder: Path = OUT) -> dict[str, str]:
         "gains": table(gains(compared)),
         "headroom": table(headroom(bounds, compared)),
         "inconsistent": table(inconsistent(pairs)),
+        "outvoted": table(outvoted(lost)),
     }
 
 

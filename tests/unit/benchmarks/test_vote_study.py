@@ -70,6 +70,13 @@ def test_inconsistency_is_of_those_that_can_know_the_answer() -> None:
     assert (found["pairs"], found["above"], found["least"], found["most"]) == (7, 7, 1.0, 1.0)
 
 
+def test_the_outvoted_are_those_where_more_agree_on_a_wrong_answer() -> None:
+    rows = _rows()[4:]  # the first retriever alone is wrong
+    rows[-1] = _row("q11", ["a", "a", *["b"] * 6, *["c"] * (COUNT - 8)], "a")
+    found = measures.outvoted(Answered.of({"bundled": rows}), rows)
+    assert found == {"outvoted": 1, "same_wrong": 6.0, "right": 2.0, "wrong_are_more": 1}
+
+
 def test_a_verdict_needs_a_small_p_or_a_small_upper_end() -> None:
     row = {"difference": "0.02", "low": "0.001", "high": "0.04"}
     assert tables.verdict(row, 0.04) == "holds"

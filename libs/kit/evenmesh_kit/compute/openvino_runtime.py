@@ -26,7 +26,7 @@ class CompiledModel:
     Args:
         file: where it was saved, its name ends with ``.xml``; its weights are beside it.
         bfloat16: whether matrices are multiplied in bfloat16, where the processor can.
-        parallel: most computations at a time, each on one processor in the thread that asks; further threads
+        parallel: most computations at a time, each on one processor in a thread of OpenVINO; further ones
             wait. [1, inf).
     """
 
@@ -42,7 +42,7 @@ class CompiledModel:
                 "CPU",
                 {
                     "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
-                    # One processor for each row, in the thread that asks, wherever the system puts it.
+                    # One processor for each row, wherever the system puts it.
                     "NUM_STREAMS": parallel,
                     "INFERENCE_NUM_THREADS": parallel,
                     "ENABLE_CPU_PINNING": False,

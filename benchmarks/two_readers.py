@@ -1,4 +1,4 @@
-"""The two readers of the study, and what they answer."""
+"""Two readers that were trained differently, and what they answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.generation import BUNDLED, in_process
-from benchmarks.price_study.rankings import Context
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import GenerationRequest, Passage
 from evenmesh_generator.ports import Cancellation, LanguageModel
@@ -42,7 +41,7 @@ def reading(reader: str, home: Path) -> Iterator[LanguageModel]:
 
 
 def answered(
-    model: LanguageModel, question: str, contexts: Sequence[Context], passages: Mapping[str, Passage]
+    model: LanguageModel, question: str, contexts: Sequence[Sequence[str]], passages: Mapping[str, Passage]
 ) -> list[str]:
     """Return the answers to a question from each context.
 
