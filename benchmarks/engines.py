@@ -90,7 +90,7 @@ async def _measure(rounds: int) -> str:
         peer = CrossEncoder(str(folder), device="cpu")
         ways: dict[str, tuple[Way, int]] = {
             "`CrossEncoder.predict`, float32": (partial(_predicted, peer), cores),
-            f"PyTorch, {dtype}, as before": (partial(_scored, rerankers["torch"]), cores),
+            f"PyTorch, {dtype}": (partial(_scored, rerankers["torch"]), cores),
             f"OpenVINO, {dtype}": (partial(_scored, rerankers["openvino"]), 1),
             f"PyTorch, {dtype}, an adapted agent": (partial(_scored, rerankers["torch, adapted"]), cores),
             f"OpenVINO, {dtype}, an adapted agent": (partial(_scored, rerankers["openvino, adapted"]), 1),

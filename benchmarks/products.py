@@ -16,13 +16,18 @@ _ROUNDS: Final = 5
 def operations(tokens: int) -> int:
     """Return the floating-point operations of one pair's matrix products, padding not counted.
 
+    Of the last layer the first token's output is needed alone (:mod:`evenmesh_kit.compute.first_token`).
+
     Args:
         tokens: of the pair, [1, inf); the encoder has MiniLM-L6's shape.
     """
     shape = base_config()
     hidden, inner = shape.hidden_size, shape.intermediate_size
-    of_a_token = 2 * (4 * hidden * hidden + 2 * hidden * inner) + 4 * tokens * hidden
-    return int(shape.num_hidden_layers * tokens * of_a_token)
+    keys_and_values = 2 * 2 * hidden * hidden
+    the_rest = 2 * (2 * hidden * hidden + 2 * hidden * inner) + 4 * tokens * hidden
+    whole = tokens * (keys_and_values + the_rest)
+    last = tokens * keys_and_values + the_rest
+    return int((shape.num_hidden_layers - 1) * whole + last)
 
 
 def gflops(dtype: torch.dtype = torch.float32) -> float:

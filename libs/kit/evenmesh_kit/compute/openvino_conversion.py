@@ -10,7 +10,7 @@ import gc
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evenmesh_kit.compute.cpu_engine import EngineError
+from evenmesh_kit.compute.first_token import last_layer_of_first_token
 from evenmesh_kit.compute.model_files import one_line
 from evenmesh_kit.compute.openvino_runtime import change_shapes, package
 from evenmesh_kit.compute.placement import LOADING
@@ -51,20 +52,27 @@ def reads_types(base: Any) -> bool:
 
 
 def convert_layers(
-    base: Any, file: Path, changed: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    base: Any,
+    file: Path,
+    changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    *,
+    first_token: bool = False,
 ) -> None:
     """Write what lies behind an encoder's word embeddings as a model of OpenVINO.
 
     It reads the embeddings, float32 ``[1, tokens, hidden]``; the segments, int64 ``[1, tokens]``, if the
     encoder :func:`reads_types`; and A and B of each changed layer, as
     :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has them. It returns the last hidden states,
-    ``[1, tokens, hidden]``. Whoever computes a row of one token with it first gets the position of that token
-    for all tokens from then on (OpenVINO 2026.4): rows must have :data:`FEWEST` tokens.
+    ``[1, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token with it
+    first gets the position of that token for all tokens from then on (OpenVINO 2026.4): rows must have
+    :data:`FEWEST` tokens.
 
     Args:
         base: an encoder of transformers on the CPU, in float32, without a head.
         file: where to, its name ends with ``.xml``.
         changed: inputs and outputs of the linear layers that changes are added to, by their names.
+        first_token: whether the last layer is computed for the first token alone; see
+            :mod:`evenmesh_kit.compute.first_token`.
 
     Raises:
         EngineError: OpenVINO is not installed, or cannot convert the encoder.
@@ -75,7 +83,8 @@ def convert_layers(
         example.append(torch.zeros(1, TRACED, dtype=torch.long))
         shapes.append([1, -1])
     more, theirs = change_inputs(changed)
-    convert(_Layers(base, tuple(changed), reads_types=types), example + more, shapes + theirs, file)
+    layers = _Layers(base, tuple(changed), reads_types=types, first_token=first_token)
+    convert(layers, example + more, shapes + theirs, file)
 
 
 def change_inputs(changed: Mapping[str, tuple[int, int]]) -> tuple[list[Tensor], list[list[int]]]:
@@ -122,17 +131,21 @@ def convert(module: nn.Module, example: Sequence[Tensor], shapes: Sequence[list[
 class _Layers(nn.Module):
     """What is converted: from the embeddings of words to the last hidden states, with changes as inputs."""
 
-    def __init__(self, base: nn.Module, changed: Sequence[str], *, reads_types: bool) -> None:
+    def __init__(
+        self, base: nn.Module, changed: Sequence[str], *, reads_types: bool, first_token: bool
+    ) -> None:
         super().__init__()
         self._base = base
         self._changed = changed
         self._reads_types = reads_types
+        self._first_token = first_token
 
     def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
         """Return the last hidden states; a row without padding needs no mask."""
         left = list(others)
         types = {"token_type_ids": left.pop(0)} if self._reads_types else {}
-        with changes_added(self._base, self._changed, left):
+        shortened = last_layer_of_first_token(self._base) if self._first_token else nullcontext()
+        with changes_added(self._base, self._changed, left), shortened:
             states: Tensor = self._base(inputs_embeds=embedded, **types).last_hidden_state
         return states
 

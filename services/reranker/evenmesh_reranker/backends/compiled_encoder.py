@@ -43,7 +43,7 @@ MODULE: Final = "evenmesh_reranker.backends.conversion"
 ADAPTER: Final = "adapter.safetensors"
 """Name of the file in an adapter's version; see :mod:`evenmesh_reranker.backends.adapters`."""
 LAYERS: Final = "layers.xml"
-"""From embeddings of words, segments if the model reads any, and changes, to the states of the tokens."""
+"""From embeddings of words, segments if the model reads any, and changes, to states that the head reads."""
 HEAD: Final = "head.xml"
 """From the states, and changes, to one logit or those of two classes, ``[1, labels]``."""
 WORDS: Final = "words.npy"
@@ -55,7 +55,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "2"
+_VERSION: Final = "3"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -252,7 +252,7 @@ class CompiledCrossEncoder:
         return _score(parts.head([states, *changes.head])[0])
 
     def _states(self, row: Row, changes: Sequence[Array] | None = None) -> Array:
-        """Return the last hidden states, ``[tokens, hidden]``."""
+        """Return the last hidden states that the head reads, ``[tokens, hidden]`` or ``[1, hidden]``."""
         inputs: list[NDArray[Any]] = [np.ascontiguousarray(self.words[list(row.ids)], dtype=np.float32)[None]]
         if self._reads_types:
             inputs.append(np.array([row.types or [0] * len(row.ids)], dtype=np.int64))

@@ -38,6 +38,7 @@ from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends import compiled_encoder
 from evenmesh_reranker.backends.encoder import fusion_of, load, scores_of
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
+from evenmesh_reranker.backends.first_token import needs_first_token_alone
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs
 
@@ -96,12 +97,15 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
         if isinstance(one, nn.Linear) and name not in named
     }
     words = base.get_input_embeddings()
-    convert_layers(base, folder / compiled_encoder.LAYERS, inside if changeable else {})
+    first_token = needs_first_token_alone(encoder)
+    convert_layers(
+        base, folder / compiled_encoder.LAYERS, inside if changeable else {}, first_token=first_token
+    )
     more, theirs = change_inputs(head if changeable else {})
     openvino_conversion.convert(
         _Head(encoder, base, tuple(head) if changeable else (), types=types),
-        [torch.randn(1, TRACED, words.embedding_dim), *more],
-        [[1, -1, words.embedding_dim], *theirs],
+        [torch.randn(1, 1 if first_token else TRACED, words.embedding_dim), *more],
+        [[1, 1 if first_token else -1, words.embedding_dim], *theirs],
         folder / compiled_encoder.HEAD,
     )
     if changeable:
@@ -109,7 +113,8 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     np.save(folder / compiled_encoder.WORDS, words.weight.detach().float().numpy(), allow_pickle=False)
     encoder.tokenizer.save_pretrained(folder)
     _check_tokenizer(encoder, folder)
-    np.savez(folder / compiled_encoder.CHECKED, **_checked(encoder, base, types=types))
+    checked = _checked(encoder, base, types=types, first_token=first_token)
+    np.savez(folder / compiled_encoder.CHECKED, **checked)
     about = {
         "fusion": asdict(fusion_of(encoder)),
         "layers": named,
@@ -121,7 +126,7 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     (folder / compiled_encoder.ABOUT).write_text(json.dumps(about))
 
 
-def _checked(encoder: CrossEncoder, base: Any, *, types: bool) -> dict[str, Any]:
+def _checked(encoder: CrossEncoder, base: Any, *, types: bool, first_token: bool) -> dict[str, Any]:
     """Return what PyTorch computes for drawn tokens."""
     found: dict[str, Any] = {}
     vocabulary = len(base.get_input_embeddings().weight)
@@ -139,7 +144,7 @@ def _checked(encoder: CrossEncoder, base: Any, *, types: bool) -> dict[str, Any]
         except (RuntimeError, IndexError) as error:
             raise EngineError(f"PyTorch cannot compute {count} tokens: {one_line(error)}") from None
         found[f"ids_{count}"] = ids[0].numpy()
-        found[f"states_{count}"] = states[0].float().numpy()
+        found[f"states_{count}"] = (states[0, :1] if first_token else states[0]).float().numpy()
         found[f"score_{count}"] = np.array(scores_of(logits)[0])
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -16,10 +17,12 @@ from sentence_transformers import CrossEncoder
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
+from evenmesh_kit.compute.first_token import last_layer_of_first_token
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import LOADING, Placement
 from evenmesh_kit.compute.weights import narrow
 from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
+from evenmesh_reranker.backends.first_token import needs_first_token_alone
 from evenmesh_reranker.backends.head import exact, head
 from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import pairs, token_names, tokens
@@ -46,6 +49,8 @@ class Encoder:
         provenance: where it came from, for people.
         created_at: when its weights were made.
         placement: device, and number type of the matrix products.
+        first_token: whether the last layer may be computed for the first token alone; see
+            :func:`evenmesh_reranker.backends.first_token.needs_first_token_alone`.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Encoder:
         provenance: str,
         created_at: datetime,
         placement: Placement,
+        first_token: bool,
     ) -> None:
         self.encoder = encoder
         self.version = version
@@ -63,6 +69,7 @@ class Encoder:
         self.created_at = created_at
         self.fusion = fusion_of(encoder)
         self._placement = placement
+        self._first_token = first_token
         # A fast tokenizer sets its truncation in place: two threads must not use it at once.
         self._tokenizer_lock = Lock()
         # Held while the parameters are read or, for new tokens, replaced.
@@ -118,10 +125,12 @@ class Encoder:
         }
         narrow = dtype is not torch.float32
         low_rank = cast("Sequence[LowRankAdapter | None]", adapters)
+        model = cast(Any, self.encoder.model)
         with (
             self._model_lock,
-            applied(self.encoder.model, low_rank),
-            exact(head(cast(Any, self.encoder.model)) if narrow else ()),
+            applied(model, low_rank),
+            last_layer_of_first_token(model.base_model) if self._first_token else nullcontext(),
+            exact(head(model) if narrow else ()),
             torch.inference_mode(),
             torch.autocast(device.type, dtype=dtype, enabled=narrow),
         ):
@@ -188,11 +197,17 @@ class EncoderLoader:
     def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> Encoder:
         """See the port."""
         encoder = load(folder, self.placement, max_length=self.max_length)
+        first_token = needs_first_token_alone(encoder)
         if self._narrow and self.placement.dtype is not torch.float32:
             model = cast(Any, encoder.model)
             narrow([model], self.placement.dtype, but=head(model))
         return Encoder(
-            encoder, version, provenance=provenance, created_at=created_at, placement=self.placement
+            encoder,
+            version,
+            provenance=provenance,
+            created_at=created_at,
+            placement=self.placement,
+            first_token=first_token,
         )
 
     def adapter(self, folder: Path, version: str, base: LoadedModel) -> LowRankAdapter:
