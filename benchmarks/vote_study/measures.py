@@ -69,6 +69,31 @@ class Answered:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """What a vote weighs.
+
+    Attributes:
+        metrics: of token F1 and containment, ``[2]``.
+        voters: of the M voters.
+    """
+
+    metrics: FloatArray
+    voters: FloatArray
+
+    @classmethod
+    def equal(cls, found: Answered) -> Self:
+        """Return weights of one."""
+        return cls(np.ones(found.likeness.shape[1]), np.ones(len(found.names)))
+
+    @classmethod
+    def learned(cls, found: Answered) -> Self:
+        """Return those that do best on the training questions, by a search that takes up to 25 seconds."""
+        begin = slice(found.trained)
+        search = search_weights(found.likeness[begin], found.right[begin].astype(np.float64))
+        return cls(search.metric_weights, search.retriever_weights)
+
+
+@dataclass(frozen=True)
 class Voted:
     """A vote's outcome.
 
@@ -83,16 +108,9 @@ class Voted:
     trained: float
 
 
-def voted(found: Answered, weights: str) -> Voted:
-    """Let the voters vote on the test questions, with learned or with equal weights."""
-    count = len(found.names)
-    if weights == LEARNED:
-        begin = slice(found.trained)
-        search = search_weights(found.likeness[begin], found.right[begin].astype(np.float64))
-        metrics, voters = search.metric_weights, search.retriever_weights
-    else:
-        metrics, voters = np.ones(found.likeness.shape[1]), np.ones(count)
-    winners = np.array([vote(one, metrics, voters).winner for one in found.likeness])
+def voted(found: Answered, weights: Weights) -> Voted:
+    """Let the voters vote on the test questions."""
+    winners = np.array([vote(one, weights.metrics, weights.voters).winner for one in found.likeness])
     every = np.arange(len(winners))
     right, exact = found.right[every, winners], found.exact[every, winners]
     return Voted(right[found.test], exact[found.test], float(right[: found.trained].mean()))
@@ -152,7 +170,7 @@ def outvoted(found: Answered, rows: Sequence[Mapping[str, Any]]) -> dict[str, An
         found: answers to the questions of ``rows``, in their order.
         rows: of ``answers`` and ``right``.
     """
-    right = voted(found, EQUAL).right
+    right = voted(found, Weights.equal(found)).right
     tested = rows[found.trained :]
     lost = [row for row, won in zip(tested, right, strict=True) if not won and any(row["right"])]
     wrong = [_most_alike(row) for row in lost]

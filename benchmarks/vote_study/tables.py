@@ -1,7 +1,7 @@
 """The tables of docs/studies/votes.md, from its plan and the stored records; a test compares them.
 
-``python -m benchmarks.vote_study.tables`` computes the CSV files from the records and writes the tables into
-the page; half a minute.
+``python -m benchmarks.vote_study.tables`` searches the weights, computes the CSV files from the records and
+writes the tables into the page; half a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.page import placed, table
 from benchmarks.shown import p_value
 from benchmarks.two_readers import READERS
 from benchmarks.vote_study import measures
-from benchmarks.vote_study.measures import EQUAL, LEARNED, PERFECT, Answered
+from benchmarks.vote_study.measures import EQUAL, LEARNED, PERFECT, Answered, Weights
 from benchmarks.vote_study.records import OUT, read
 from benchmarks.vote_study.sets import SETS
 from evenmesh_core.proportions import wilson_interval
@@ -34,12 +34,23 @@ CONSISTENT: Final = 0.9
 """Share of the pairs that V3 asks."""
 CHANCE: Final = 0.05
 RECOMMENDED, BEST, READER = "recommended", "best on test", "one reader"
+METRIC, VOTER = "metric", "voter"
 
 Row = Mapping[str, str]
 
 
-def summarize(to: Path = OUT) -> None:
-    """Compute the CSV files from the records, and write them into a folder."""
+Place = tuple[str, str]
+"""A data set and a reader, or both."""
+
+
+def summarize(to: Path = OUT, weights: Mapping[Place, Weights] | None = None) -> None:
+    """Compute the CSV files from the records, and write them into a folder.
+
+    Args:
+        to: the folder.
+        weights: learned weights by data set and reader, as :func:`stored`; None: they are searched.
+    """
+    learned = dict(weights or {})
     singles: list[dict[str, Any]] = []
     votes: list[dict[str, Any]] = []
     compared: list[dict[str, Any]] = []
@@ -58,12 +69,12 @@ def summarize(to: Path = OUT) -> None:
             pools += [
                 place | {"size": size, "accuracy": one} for size, one in enumerate(measures.bounds(found), 1)
             ]
-            of_reader[reader] = _votes(place, found, votes)
+            of_reader[reader] = _votes(place, found, votes, learned)
             compared += _against_singles(place, found, of_reader[reader])
         if len(rows) == len(READERS):
             place = {"data": data, "reader": BOTH}
             found = Answered.of(rows)
-            together = _votes(place, found, votes)
+            together = _votes(place, found, votes, learned)
             better = max(READERS, key=lambda one: of_reader[one].trained)
             one, other = together.right, of_reader[better].right
             if len(one) == len(other):
@@ -75,13 +86,40 @@ def summarize(to: Path = OUT) -> None:
         ("bounds", pools),
         ("pairs", pairs),
         ("outvoted", lost),
+        ("weights", _rows(learned)),
     ):
         csv_rows.write(to / f"{name}.csv", some_rows)
 
 
-def _votes(place: Mapping[str, str], found: Answered, rows: list[dict[str, Any]]) -> measures.Voted:
-    """Add a row for each kind of weights, and return the vote with learned ones."""
-    outcomes = {weights: measures.voted(found, weights) for weights in (LEARNED, EQUAL)}
+def stored(folder: Path = OUT) -> dict[Place, Weights]:
+    """Return the learned weights of a folder's ``weights.csv``, by data set and reader."""
+    given: dict[Place, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in csv_rows.read(folder / "weights.csv"):
+        given[row["data"], row["reader"]][row["of"]].append(float(row["weight"]))
+    return {place: Weights(*(np.array(one[of]) for of in (METRIC, VOTER))) for place, one in given.items()}
+
+
+def _rows(learned: Mapping[Place, Weights]) -> list[dict[str, Any]]:
+    """Return a row for each weight, with all its digits."""
+    return [
+        {"data": data, "reader": reader, "of": of, "place": place, "weight": repr(weight)}
+        for (data, reader), one in learned.items()
+        for of, some in ((METRIC, one.metrics), (VOTER, one.voters))
+        for place, weight in enumerate(some.tolist())
+    ]
+
+
+def _votes(
+    place: Mapping[str, str], found: Answered, rows: list[dict[str, Any]], learned: dict[Place, Weights]
+) -> measures.Voted:
+    """Add a row for each kind of weights, learn those that are not known, and return the vote with them."""
+    key = place["data"], place["reader"]
+    if key not in learned:
+        learned[key] = Weights.learned(found)
+    outcomes = {
+        name: measures.voted(found, weights)
+        for name, weights in ((LEARNED, learned[key]), (EQUAL, Weights.equal(found)))
+    }
     for weights, one in outcomes.items():
         rows.append(
             {

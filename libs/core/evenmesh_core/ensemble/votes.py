@@ -170,15 +170,49 @@ def tally(
         Pooled similarities [Q, M], scores [Q, M] and winners [Q]; winners are None where no retriever
         survives.
     """
-    voters = survivors if drop_filtered else np.ones_like(survivors)
+    pooled = pooled_similarities(combined, voters(survivors, drop_filtered), pooling, threshold)
+    scores, winners = decided(pooled, weights, survivors)
+    return pooled, scores, winners
+
+
+def voters(survivors: BoolArray, drop_filtered: bool) -> BoolArray:
+    """Return who votes for others, [M]: those above the filter, or all."""
+    return survivors if drop_filtered else np.ones_like(survivors)
+
+
+def pooled_similarities(
+    combined: FloatArray, voters: BoolArray, pooling: Pooling, threshold: float
+) -> FloatArray:
+    """Return how similar each answer is to those of the other voters, [Q, M]; ``nan`` without any.
+
+    No weight of a retriever is in it: whoever compares weights of the same voters needs it once.
+
+    Args:
+        combined: array [Q, M, M] of combined similarities.
+        voters: vector [M]: who votes.
+        pooling: as :func:`vote`.
+        threshold: as :func:`vote`.
+    """
     others = voters[:, None] & voters & ~np.eye(len(voters), dtype=np.bool_)
-    pooled = np.where(others.any(axis=1), _pool(combined, others, voters, pooling, threshold), np.nan)
+    return np.where(others.any(axis=1), _pool(combined, others, voters, pooling, threshold), np.nan)
+
+
+def decided(
+    pooled: FloatArray, weights: FloatArray, survivors: BoolArray
+) -> tuple[FloatArray, IntArray | None]:
+    """Return scores [Q, M], and winners [Q] or None where no retriever survives.
+
+    Args:
+        pooled: array [Q, M] of pooled similarities.
+        weights: vector [M] of retriever weights.
+        survivors: vector [M]: retrievers above the filter.
+    """
     scores = np.where(survivors, weights * pooled, np.nan)
     if not survivors.any():
-        return pooled, scores, None
+        return scores, None
     # A lone survivor has no score without other voters, and wins nevertheless.
     ranked = np.where(survivors, np.where(np.isnan(scores), 0.0, scores), -np.inf)
-    return pooled, scores, np.argmax(ranked, axis=1)
+    return scores, np.argmax(ranked, axis=1)
 
 
 def _pool(

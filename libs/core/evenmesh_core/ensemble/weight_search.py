@@ -9,8 +9,8 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evenmesh_core.arrays import FloatArray, IntArray, count, float_array, number
-from evenmesh_core.ensemble.votes import Pooling, check_pooling, tally
+from evenmesh_core.arrays import BoolArray, FloatArray, IntArray, count, float_array, number
+from evenmesh_core.ensemble.votes import Pooling, check_pooling, decided, pooled_similarities, voters
 from evenmesh_core.ensemble.weight_lines import Best, Line, best_weights
 from evenmesh_core.errors import InvalidInput
 
@@ -19,6 +19,8 @@ MAX_EXACT_LINES = 1000
 _METRIC_STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of max_weight tried for the weight of one metric
 _ASCENT_SHARE = 0.75  # of the evaluations; Nelder–Mead has what is left
 _SAME = 1e-9
+_POOLS_KEPT = 32
+"""Sets of voters whose pooled similarities are kept; a move of one weight changes the set by one voter."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class _Problem:
         self._perfect = float(correct.max(axis=1).mean())
         self._shares: FloatArray | None = None
         self._combined: FloatArray = similarity[:, 0]
+        self._pooled: dict[bytes, FloatArray] = {}
         self.trace: list[float] = []
         self.best = np.empty(0)
 
@@ -326,8 +329,20 @@ class _Problem:
         if self._shares is None or not np.array_equal(shares, self._shares):
             self._shares = shares.copy()
             self._combined = np.tensordot(shares / shares.sum(), self._similarity, axes=(0, 1))
+            self._pooled.clear()
         survivors = own > self._floor
-        return tally(self._combined, own, survivors, self._pooling, self._threshold, self._drop)
+        pooled = self._pool(voters(survivors, self._drop))
+        return pooled, *decided(pooled, own, survivors)
+
+    def _pool(self, voting: BoolArray) -> FloatArray:
+        key = voting.tobytes()
+        found = self._pooled.get(key)
+        if found is None:
+            if len(self._pooled) >= _POOLS_KEPT:
+                self._pooled.clear()
+            found = pooled_similarities(self._combined, voting, self._pooling, self._threshold)
+            self._pooled[key] = found
+        return found
 
     def _line(self, weights: FloatArray, mover: int, pooled: FloatArray | None = None) -> list[Best]:
         """Return the best gap of the line of one retriever's weight, and the weight at a change if better."""
