@@ -20,10 +20,12 @@ from evenmesh.generator.v1 import generator_service_pb2 as pb
 from evenmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
 from evenmesh.wire.channel import connect
 from evenmesh_generator.servicer import NAME
-from tests.support import scripted_openai, tiny_models
+from tests.support import scripted_openai
 from tests.support.scripted_http import serving
 from tests.support.tiny_models import SENTENCES
 from tests.support.transformers_server import TransformersServer
+
+pytestmark = pytest.mark.xdist_group("triton")  # as the other tests that ask the session's server
 
 TIMEOUT = 60
 PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
@@ -105,53 +107,56 @@ async def _until(channel: grpc.aio.Channel, status: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_answers_name_engine_and_version_and_readiness_follows_the_server(tmp_path: Path) -> None:
-    for name in ("model", "server", "generator"):
-        (tmp_path / name).mkdir()
-    models = {"tests/chat": tiny_models.llama(tmp_path / "model" / "chat", chat=True)}
+async def test_answers_name_engine_and_version_and_readiness_follows_the_server(
+    transformers_server: TransformersServer, tmp_path: Path
+) -> None:
+    """The session's server is killed, and runs again at the end."""
+    server = transformers_server
+    (tmp_path / "generator").mkdir()
     serving_status = health_pb2.HealthCheckResponse.SERVING
-    with TransformersServer(tmp_path / "server", models) as server:
-        async with _generator(
-            tmp_path / "generator",
-            server.url,
-            MODELS='[{"name": "chat", "path": "tests/chat", "context_tokens": 1024}]',
-            REMOTE_PROBE_INTERVAL_S="0.1",
-            HOME=str(tmp_path),
-        ) as channel:
-            stub = GeneratorServiceStub(channel)
-            await _until(channel, serving_status)
-            parts = [part async for part in stub.Generate(_request(), timeout=TIMEOUT)]
-            answer = parts[-1].answer
-            assert answer.text == "".join(part.delta for part in parts[:-1])
-            assert (answer.engine, answer.model, answer.model_version) == (
-                "openai",
-                "chat",
-                "tests/chat@main",
-            )
-            assert 1 <= answer.completion_tokens <= 12
-            assert answer.prompt_tokens > 20
+    async with _generator(
+        tmp_path / "generator",
+        server.url,
+        MODELS='[{"name": "chat", "path": "tests/llama-chat", "context_tokens": 1024}]',
+        REMOTE_PROBE_INTERVAL_S="0.1",
+        HOME=str(tmp_path),
+    ) as channel:
+        stub = GeneratorServiceStub(channel)
+        await _until(channel, serving_status)
+        parts = [part async for part in stub.Generate(_request(), timeout=TIMEOUT)]
+        answer = parts[-1].answer
+        assert answer.text == "".join(part.delta for part in parts[:-1])
+        assert (answer.engine, answer.model, answer.model_version) == (
+            "openai",
+            "chat",
+            "tests/llama-chat@main",
+        )
+        assert 1 <= answer.completion_tokens <= 12
+        assert answer.prompt_tokens > 20
 
-            (model,) = (await stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT)).models
-            assert (model.engine, model.runtime, model.device) == ("openai", "tests", server.url[7:-3])
-            assert (model.max_input_tokens, model.scores_relevance) == (1024, False)
+        (model,) = (await stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT)).models
+        assert (model.engine, model.runtime, model.device) == ("openai", "tests", server.url[7:-3])
+        assert (model.max_input_tokens, model.scores_relevance) == (1024, False)
 
-            batch = pb.GenerateBatchRequest(requests=[_request(decoding=pb.Decoding(max_new_tokens=3))])
-            (result,) = (await stub.GenerateBatch(batch, timeout=TIMEOUT)).results
-            assert result.answer.text, "the default of four beams is not the caller's wish"
-            batch.requests[0].decoding.num_beams = 4
-            (result,) = (await stub.GenerateBatch(batch, timeout=TIMEOUT)).results
-            assert (result.error.code, result.error.field) == ("INVALID_ARGUMENT", "decoding.num_beams")
-            fused = _request(augmentation=pb.AUGMENTATION_FUSION_IN_DECODER)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await anext(aiter(stub.Generate(fused, timeout=TIMEOUT)))
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        batch = pb.GenerateBatchRequest(requests=[_request(decoding=pb.Decoding(max_new_tokens=3))])
+        (result,) = (await stub.GenerateBatch(batch, timeout=TIMEOUT)).results
+        assert result.answer.text, "the default of four beams is not the caller's wish"
+        batch.requests[0].decoding.num_beams = 4
+        (result,) = (await stub.GenerateBatch(batch, timeout=TIMEOUT)).results
+        assert (result.error.code, result.error.field) == ("INVALID_ARGUMENT", "decoding.num_beams")
+        fused = _request(augmentation=pb.AUGMENTATION_FUSION_IN_DECODER)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(aiter(stub.Generate(fused, timeout=TIMEOUT)))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-            server.kill()
+        server.kill()
+        try:
             await _until(channel, health_pb2.HealthCheckResponse.NOT_SERVING)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await anext(aiter(stub.Generate(_request(), timeout=TIMEOUT)))
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        finally:
             server.start()
-            await _until(channel, serving_status)
-            again = [part async for part in stub.Generate(_request(), timeout=TIMEOUT)][-1].answer
-            assert again.text == answer.text
+        await _until(channel, serving_status)
+        again = [part async for part in stub.Generate(_request(), timeout=TIMEOUT)][-1].answer
+        assert again.text == answer.text

@@ -67,7 +67,7 @@ def authority() -> trustme.CA:
 
 async def _started(target: str, *, within_s: float = 2, **fields: Any) -> bool:
     """Starts the Triton side of a generator with its model, and says that the model can be asked."""
-    async with triton_models.opened(target, "llama", triton_start_s=within_s, **fields) as (model,):
+    async with triton_models.opened(target, "odd", triton_start_s=within_s, **fields) as (model,):
         return model.up
 
 
@@ -75,17 +75,17 @@ async def test_server_and_generator_show_each_other_who_they_are(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     skip_where_impossible()
-    from tests.support import tiny_models  # torch
-
     files = Files.write(tmp_path / "triton-certs", authority)
     mine = Files.write(tmp_path / "generator-certs", authority)
     forged = Files.write(tmp_path / "forged-certs", trustme.CA())
-    home = tmp_path / "home"
+    repository, home = tmp_path / "repository", tmp_path / "home"
     home.mkdir()
+    triton_models.write_odd_models(repository, "odd")
     server = TritonServer(
         home,
-        {"llama": tiny_models.llama(tmp_path / "llama")},
+        {"odd": Path()},
         settings={
+            "EVENMESH_TRITON_REPOSITORY": str(repository),
             "EVENMESH_TLS_CERT": str(files.chain),
             "EVENMESH_TLS_KEY": str(files.key),
             "EVENMESH_TLS_CA": str(files.authorities),

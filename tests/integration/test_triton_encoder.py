@@ -12,9 +12,6 @@ import pytest
 
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import DeadlineExceeded, Unavailable
-from evenmesh_generator.triton import environment
-from evenmesh_generator.triton.models import embedder
-from evenmesh_generator.triton.repository import write_model
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.__main__ import _load_encoder
 from evenmesh_retriever.analyzer import analyzer
@@ -26,6 +23,7 @@ from evenmesh_retriever.backends.segments.store import Options, SegmentStore, Te
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.settings import RetrieverSettings
+from tests.support.triton_models import write_bare_encoder
 from tests.support.triton_server import TritonServer, skip_where_impossible
 
 pytestmark = pytest.mark.timeout(900)
@@ -56,14 +54,11 @@ def encoder(server: TritonServer) -> TritonEncoder:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[TritonServer]:
-    """A server of a test's own with nothing but the encoder, which a test may stop."""
+    """A server of a test's own with nothing but an encoder, which a test may stop."""
     skip_where_impossible()
     repository, home = tmp_path / "repository", tmp_path / "home"
     home.mkdir()
-    packages = environment.prepare().packages
-    write_model(
-        embedder(MODEL, "", packages=packages, device="cpu", dtype="float32", threads="1"), repository
-    )
+    write_bare_encoder(repository, MODEL)
     settings = {"EVENMESH_TRITON_REPOSITORY": str(repository)}
     with TritonServer(home, {"unused": Path()}, settings=settings) as server:
         yield server

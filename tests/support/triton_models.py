@@ -36,6 +36,12 @@ def write_odd_models(repository: Path, *names: str) -> None:
         shutil.copyfile(Path(__file__).with_name("odd_model.py"), folder / "1" / "model.py")
 
 
+def write_bare_encoder(repository: Path, name: str) -> None:
+    """Write an encoder for tests that ask how a server is, not what the vectors are; it imports no PyTorch."""
+    folder = write_model(TritonModelEntry(name, "embed"), repository)
+    shutil.copyfile(Path(__file__).with_name("bare_encoder.py"), folder / "1" / "model.py")
+
+
 def settings(target: str, names: Sequence[str], **fields: Any) -> GeneratorSettings:
     """Settings of a generator in front of the server at ``target``, with these models, quick to notice."""
     values = {

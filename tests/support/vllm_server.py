@@ -22,6 +22,7 @@ CONTEXT_TOKENS: Final = 1024
 """What the model's prompt and answer may have together."""
 
 _MODEL: Final = Path(__file__).parent / "vllm_backend" / "model.py"
+_UNASKED: Final = Path(__file__).parent / "odd_model.py"
 
 
 class VllmServer(TritonServer):
@@ -45,14 +46,15 @@ def serving(folder: Path, *, without: Collection[str] = ()) -> Iterator[VllmServ
 
     Args:
         folder: for the server's files.
-        without: inputs that the model lacks, as one of an earlier release.
+        without: inputs that the model lacks, as one of an earlier release; it imports no PyTorch, and is not to
+            be asked.
     """
     skip_where_impossible()
     repository, home, ends = folder / "repository", folder / "home", folder / "ends"
     home.mkdir(parents=True)
     version = repository / NAME / "1"
     version.mkdir(parents=True)
-    shutil.copyfile(_MODEL, version / "model.py")
+    shutil.copyfile(_UNASKED if without else _MODEL, version / "model.py")
     with resources.as_file(resources.files("evenmesh_generator") / TEMPLATES / NAME / CONFIG) as path:
         config = read_config(path)
     kept = [one for one in config.input if one.name not in without]
