@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,6 +22,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from packaging.requirements import Requirement
+from platformdirs import user_cache_path
 
 from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
@@ -110,6 +112,7 @@ def closure(distribution: str, extras: Iterable[str] = ()) -> set[str]:
     return found
 
 
+@cache
 def _requirements(name: str, extra: str) -> list[str]:
     if name in PROJECTS:
         project = PROJECTS[name]
@@ -128,9 +131,15 @@ def _normal(name: str) -> str:
 def hidden_from(image: Image, extras: Iterable[str]) -> list[str]:
     """Modules that the image with these extras does not have: those of other distributions."""
     there = closure(image.distribution, extras)
-    modules = {**importlib.metadata.packages_distributions()}
+    modules = {**_installed()}
     modules |= {name.replace("-", "_"): [name] for name in PROJECTS}  # editable: their files are not listed
     return [module for module, names in modules.items() if not {_normal(one) for one in names} & there]
+
+
+@cache
+def _installed() -> Mapping[str, list[str]]:
+    """Distributions by the modules that they bring: all of their metadata, which takes a while to read."""
+    return importlib.metadata.packages_distributions()
 
 
 _ONLY: Final = """
@@ -189,6 +198,7 @@ def running(
     environment |= {
         "EVENMESH_HOME": str(folder / "home"),
         "HOME": str(folder),
+        "XDG_CACHE_HOME": str(user_cache_path()),  # converts models for OpenVINO once on each machine
         "OMP_NUM_THREADS": "1",
         f"{prefix}PORT": "0",
         f"{prefix}PORT_FILE": str(folder / "port"),

@@ -32,8 +32,18 @@ def studies():
     }
 
 
-def test_every_study_has_its_figures(studies):
-    assert {name: list(figures.of(study)) for name, study in studies.items()} == {
+@pytest.fixture(scope="module")
+def drawn(studies):
+    """The figures of each study, laid out; none of the tests changes one."""
+    found = {kind: figures.of(study) for kind, study in studies.items()}
+    for made in found.values():
+        for figure in made.values():
+            figure.draw_without_rendering()
+    return found
+
+
+def test_every_study_has_its_figures(drawn):
+    assert {kind: list(made) for kind, made in drawn.items()} == {
         "exposure": [
             "disparity-quality",
             "exposure-groups",
@@ -81,10 +91,9 @@ def test_a_figure_is_laid_out_once_for_all_its_files(studies, monkeypatch):
     assert laid_out == [figure]
 
 
-def test_axes_are_named_and_names_of_points_do_not_overlap(studies):
-    for study in studies.values():
-        for figure in figures.of(study).values():
-            figure.draw_without_rendering()
+def test_axes_are_named_and_names_of_points_do_not_overlap(drawn):
+    for made in drawn.values():
+        for figure in made.values():
             axes = figure.axes[0]
             assert axes.get_xlabel()
             named = [text for text in axes.texts if isinstance(text, Text) and text.get_text()]
@@ -98,10 +107,9 @@ def test_axes_are_named_and_names_of_points_do_not_overlap(studies):
             assert crossing == []
 
 
-def test_nothing_leaves_the_page(studies):
-    for study in studies.values():
-        for name, figure in figures.of(study).items():
-            figure.draw_without_rendering()
+def test_nothing_leaves_the_page(drawn):
+    for made in drawn.values():
+        for name, figure in made.items():
             page = figure.bbox
             for legend in figure.legends:
                 box = legend.get_window_extent()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evenmesh_lab import figures
 from evenmesh_lab.files import read_labels, read_queries
 from evenmesh_studies.audits import report
 from evenmesh_studies.audits.plan import AuditPlan, RankingSystem
@@ -66,7 +67,10 @@ def test_a_model_whose_name_is_a_path_has_files_of_its_own(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_several_models_are_in_one_table_of_retrievers_by_models(tmp_path: Path) -> None:
+def test_several_models_are_in_one_table_of_retrievers_by_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "of", lambda *_, **__: {})  # to draw them takes longer than all else
     queries, labels = tmp_path / "q.jsonl", tmp_path / "q.qrels"
     queries.write_text('{"query_id": "q1", "question": "?", "references": ["x"]}\n')
     labels.write_text("q1 0 a 1\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenmesh.commands import main
+from evenmesh_lab import figures
 from evenmesh_lab.files import Journal, read_queries
 from evenmesh_studies.ensembles.plan import Dataset, EnsemblePlan, MemberAnswer, records, records_name
 from evenmesh_studies.ensembles.pool import Pool
@@ -93,6 +94,7 @@ def test_a_report_of_other_questions_is_refused(study: tuple[Path, Path], capsys
 def test_shards_are_reported_as_the_whole(
     study: tuple[Path, Path], capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(figures, "of", lambda *_, **__: {})  # to draw them takes longer than all else
     path, out = study
     command = ["eor", str(path), "--report-only", "--similarity", "token_f1"]
     assert main([*command, "-o", str(out)]) == 0

@@ -97,8 +97,8 @@ def test_the_setting_names_it(
     settings = RerankerSettings(home=tmp_path, cross_encoder="bundled")
     monkeypatch.setattr("evenmesh_models.cross_encoder", lambda: shipped)
     monkeypatch.setattr("evenmesh_kit.compute.conversions.user_cache_path", lambda name: tmp_path / name)
-    folder, _ = default_model(settings)
-    assert folder.parent == tmp_path / "evenmesh" / "bundled"
+    whole = bundled.assemble(tmp_path / "evenmesh" / "bundled", shipped=shipped)  # without another process
+    assert default_model(settings)[0] == whole
     monkeypatch.setattr("evenmesh_models.cross_encoder", lambda: tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="EVENMESH_RERANKER_CROSS_ENCODER: no cross-encoder ships"):
         default_model(settings)

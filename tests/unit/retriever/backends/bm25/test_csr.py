@@ -1,6 +1,7 @@
 """BM25 against its oracle, the rank_bm25 package."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from rank_bm25 import BM25L, BM25Okapi, BM25Plus
 
 from evenmesh_retriever.backends.bm25.csr import CsrIndex, Statistics
 from evenmesh_retriever.backends.bm25.kernel import Kernel, NumbaKernel, NumpyKernel, choose
-from evenmesh_retriever.backends.bm25.postings import build
+from evenmesh_retriever.backends.bm25.postings import Postings, build
 from evenmesh_retriever.backends.bm25.reference import RankBm25Index
 from evenmesh_retriever.backends.bm25.weighting import LongWeighting, Lucene, Okapi, PlusWeighting, Weighting
 
@@ -143,13 +144,18 @@ def test_a_part_with_the_statistics_of_the_whole_scores_as_the_whole_does(weight
         np.testing.assert_array_equal(CsrIndex(part, weighting, kernel, statistics).scores(query), expected)
 
 
+@cache
+def many_postings() -> Postings:
+    """Passages that are added up in two parts."""
+    rng = np.random.default_rng(7)
+    return build([[f"w{rank}" for rank in rng.zipf(1.3, 6)] for _ in range(70_000)])
+
+
 @pytest.mark.parametrize(
     "weighting", [Okapi(), Lucene(), PlusWeighting(), LongWeighting()], ids=lambda w: type(w).__name__
 )
 def test_more_passages_than_are_added_up_at_a_time(weighting: Weighting) -> None:
-    rng = np.random.default_rng(7)
-    corpus = [[f"w{rank}" for rank in rng.zipf(1.3, 6)] for _ in range(70_000)]
-    postings = build(corpus)
+    postings = many_postings()
     query = ["w1", "w2", "w9", "w1", "w300"]
     compiled = CsrIndex(postings, weighting, NumbaKernel())
     plain = CsrIndex(postings, weighting, NumpyKernel())
