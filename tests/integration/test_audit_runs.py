@@ -7,25 +7,26 @@ import subprocess
 import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import numpy as np
-import psutil
 import pytest
 
 from evenmesh import AuditReport, AuditSample, AuditSettled, Client
+from evenmesh.local_mesh import read_running
 from evenmesh_core.exposure import exposure_metrics
 from evenmesh_core.plackett_luce import log_weights, sample_rankings
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_lab.files import read_audits
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.support.command_line import run_here
+from tests.support.command_line import kill_at, run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
-QUESTIONS = demo.questions()[:3]
+QUESTIONS = demo.questions()[:2]
 OPTIONS = ("-c", DEMO, "-r", "bm25", "-r", "dense", "-n", "3", "-k", "1", "--alpha", "1,4", "--oracle", "2")
 TIMEOUT_S = 600.0
 
@@ -70,24 +71,6 @@ def audit(
     return ended.out + ended.err
 
 
-def command(mesh: RunningMesh, files: tuple[Path, Path], out: Path, *options: str) -> "subprocess.Popen[str]":
-    """Starts the command."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", *arguments(files, out, options)],
-        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(process: "subprocess.Popen[str]") -> str:
-    """What a command that must succeed said."""
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, said
-    return said
-
-
 def written(out: Path) -> dict[str, bytes]:
     """Everything a run keeps, but the report."""
     return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.is_file()}
@@ -97,7 +80,14 @@ def written(out: Path) -> dict[str, bytes]:
 def undisturbed(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Path]:
     """What a run writes that nobody disturbs, and where."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    finish(command(mesh, questions(folder), folder / "out"))
+    done = subprocess.run(
+        [sys.executable, "-m", "evenmesh", *arguments(questions(folder), folder / "out", ())],
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return written(folder / "out"), folder / "out"
 
 
@@ -207,17 +197,14 @@ def test_kills_change_nothing(
     mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
 ) -> None:
     random, out = Random(1), tmp_path / "out"
-    journal = out / "audit.journal"
-    for goal in (1, 3, 5):
-        process = command(mesh, files, out)
-        ends = time.monotonic() + TIMEOUT_S
-        while process.poll() is None and time.monotonic() < ends:
-            if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
-                break
-            time.sleep(0.01)
-        time.sleep(random.uniform(0, 1.0))
-        process.kill()
-        process.communicate(timeout=60)
+    for goal in (1, 2, 4):
+        kill_at(
+            mesh.home,
+            out / "audit.journal",
+            goal,
+            *arguments(files, out, ()),
+            later_s=random.uniform(0, 1.0),
+        )
     audit(mesh, files, out)
     assert written(out) == undisturbed[0]
 
@@ -225,22 +212,23 @@ def test_kills_change_nothing(
 def test_a_killed_generator_changes_nothing(
     mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
 ) -> None:
-    from evenmesh.local_mesh import read_running
-
     out = tmp_path / "out"
-    process = command(mesh, files, out)
-    ends = time.monotonic() + TIMEOUT_S
-    journal = out / "audit.journal"
-    while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 2):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < ends
-        time.sleep(0.01)
     state = read_running(mesh.home)
     assert state is not None
     pid = state.services["generator"].pid
     assert pid is not None
-    psutil.Process(pid).send_signal(signal.SIGKILL)
-    said = finish(process)
+
+    def kill_meanwhile() -> None:
+        journal, ends = out / "audit.journal", time.monotonic() + TIMEOUT_S
+        while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 2):
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_meanwhile)
+        said = audit(mesh, files, out)
+        killed.result()
     assert "asking again" in said
     assert written(out) == undisturbed[0]
 

@@ -21,7 +21,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.killable import Killable
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Route
+    from playwright.sync_api import Browser, Route
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -118,11 +118,18 @@ def _observe(address: str, key: str, run: str) -> None:
         assert [reply.HasField("ack") for reply in replies] == [True]
 
 
-@pytest.fixture
-def console(served: Served) -> Iterator[ConsolePage]:
-    """The console before anybody signed in."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The browser, of which each test has a context of its own."""
     with chromium() as browser:
-        console = ConsolePage(browser.new_page(viewport=WIDE), served.url)
+        yield browser
+
+
+@pytest.fixture
+def console(browser: Browser, served: Served) -> Iterator[ConsolePage]:
+    """The console before anybody signed in."""
+    with browser.new_context(viewport=WIDE) as context:
+        console = ConsolePage(context.new_page(), served.url)
         console.open("collections")
         yield console
         assert console.strangers == []

@@ -234,6 +234,7 @@ def test_look_at_feedback_promote_and_roll_back(
     before = next(one for one in client.models() if one.serving)
     store = ModelStore(mesh.home / "reranker" / "models")
     version = tiny_encoders.keep(store, tiny_models.cross_encoder(tmp_path), "made for a test")
+    tiny_encoders.convert_first(store, version, mesh.home)
     try:
         go_to(console, "Agents", "Agents and models")
         console.press("2 items from keyboard · tester")

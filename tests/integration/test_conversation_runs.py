@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from evenmesh_core.group_fairness import Attribute, conversation, parse_transcri
 from evenmesh_lab.files import read_attributes, read_conversations
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.support.command_line import run_here
+from tests.support.command_line import kill_at, run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -206,10 +205,9 @@ def kept(out: Path) -> dict[str, bytes]:
 
 def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: RunningMesh, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    process = command(mesh, *harvest(tmp_path, whole))
-    said, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, stderr
-    assert "Trials of a system against each other" in said
+    ended = run_here(mesh.home, *harvest(tmp_path, whole), figures=False)
+    assert ended.status == 0, ended
+    assert "Trials of a system against each other" in ended.out
     conversations = [json.loads(line) for line in (whole / "conversations.jsonl").read_text().splitlines()]
     # ranked has one trial, since all would be the same; α = 4 has two.
     assert [(one["system"], one["trial"], one["topic"]) for one in conversations] == [
@@ -220,16 +218,8 @@ def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: Running
 
     killed = tmp_path / "killed"
     for enough in (1, 3):
-        process = command(mesh, *harvest(tmp_path, killed))
-        until = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < until and process.poll() is None:
-            file = killed / "conversations.jsonl"
-            if file.exists() and file.read_bytes().count(b"\n") >= enough:
-                break
-            time.sleep(0.02)
-        assert process.poll() is None, "it was done before it could be killed"
-        psutil.Process(process.pid).kill()
-        process.communicate(timeout=60)
+        status = kill_at(mesh.home, killed / "conversations.jsonl", enough, *harvest(tmp_path, killed))
+        assert status == -signal.SIGKILL, "it was done before it could be killed"
     ended = run_here(mesh.home, *harvest(tmp_path, killed), figures=False)
     assert ended.status == 0, ended
     assert "going on after" in ended.err

@@ -1,10 +1,6 @@
 """`evenmesh eor` over the real mesh: votes that can be counted again, the same bytes after kills, bad input."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +11,10 @@ from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ense
 from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from evenmesh_studies import demo
 from tests.integration.conftest import SOURCES, RunningMesh
-from tests.support.command_line import run_here
+from tests.support.command_line import kill_at, run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
-TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:4]
 POOL = "Lexical@1,Dense@2,Lexical@RR@1&Dense@1,ReFree"
 MEMBERS = tuple(POOL.split(","))
@@ -39,22 +34,6 @@ def questions(tmp_path: Path) -> Path:
     return path
 
 
-def command(home: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """Starts the command."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", "eor", *arguments],
-        env=os.environ | {"EVENMESH_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def ends(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    return process.returncode, said
-
-
 def here(home: Path, *arguments: str, figures: bool = False) -> tuple[int, str]:
     """What the command says in this process, and its exit status."""
     ended = run_here(home, "eor", *arguments, figures=figures)
@@ -67,7 +46,7 @@ def test_a_killed_study_ends_as_one_that_was_not(
     whole, out = tmp_path / "whole", tmp_path / "killed"
     # With this seed two questions are trained on and two tested on: the split follows from their ids alone.
     options = ("--pool", POOL, "--seed", "2", "--similarity", "token_f1", "--similarity", "containment_em")
-    status, said = ends(command(mesh.home, str(questions), *options, "-o", str(whole)))
+    status, said = here(mesh.home, str(questions), *options, "-o", str(whole))
     assert status == 0, said
     assert "The ensemble against single retrievers" in said
 
@@ -83,16 +62,8 @@ def test_a_killed_study_ends_as_one_that_was_not(
         alone = client.answer(first.question, expression=member, observe=False)
         assert by_member[member].answer == alone.text
 
-    journal = out / FILES[0]
     for goal in (2, 3):
-        process = command(mesh.home, str(questions), *options, "-o", str(out))
-        late = time.monotonic() + TIMEOUT_S
-        while process.poll() is None and time.monotonic() < late:
-            if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
-                break
-            time.sleep(0.01)
-        process.kill()
-        process.communicate(timeout=60)
+        kill_at(mesh.home, out / FILES[0], goal, "eor", str(questions), *options, "-o", str(out))
     status, said = here(mesh.home, str(questions), *options, "-o", str(out))
     assert status == 0, said
     for name in FILES:
@@ -101,7 +72,7 @@ def test_a_killed_study_ends_as_one_that_was_not(
     # Without the mesh the same report is made of what is there.
     report = (whole / "report" / "eor.csv").read_bytes()
     report_only = (str(questions), *options, "-o", str(whole), "--report-only")
-    (whole / "report" / "weights.png").unlink()
+    assert not (whole / "report" / "weights.png").exists()
     status, said = here(tmp_path, *report_only, figures=True)
     assert status == 0, said
     assert (whole / "report" / "eor.csv").read_bytes() == report

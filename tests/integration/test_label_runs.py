@@ -1,10 +1,6 @@
 """`evenmesh label` over the real mesh: algorithm 1, and the same labels whatever was killed meanwhile."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,27 +10,15 @@ from evenmesh_core.text_metrics import token_f1
 from evenmesh_lab.files import read_gains, read_labels
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.support.command_line import run_here
+from tests.support.command_line import kill_at, run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
-TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:3]
 
 
 def arguments(queries: Path, out: Path) -> tuple[str, ...]:
     return ("label", str(queries), "-o", str(out), "-c", DEMO, "--depth", "6", "--batch", "4")
-
-
-def command(mesh: RunningMesh, queries: Path, out: Path) -> "subprocess.Popen[str]":
-    """Starts the command."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", *arguments(queries, out)],
-        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 @pytest.fixture
@@ -57,10 +41,9 @@ def test_labels_are_algorithm_1_and_survive_kills(
     mesh: RunningMesh, client: Client, queries: Path, tmp_path: Path
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "killed"
-    first = command(mesh, queries, whole)
-    said, _ = first.communicate(timeout=TIMEOUT_S)
-    assert first.returncode == 0, said
-    assert "useful of them" in said
+    first = run_here(mesh.home, *arguments(queries, whole))
+    assert first.status == 0, first
+    assert "useful of them" in first.out + first.err
 
     gains = read_gains(whole / "evenmesh-pointer.gains.jsonl")
     assert [sum(one.query_id == question.id for one in gains) for question in QUESTIONS] == [6, 6, 3]
@@ -88,17 +71,8 @@ def test_labels_are_algorithm_1_and_survive_kills(
     assert labels.grades == read_labels(whole / "evenmesh-pointer.labels.parquet").grades
     assert labels.grades[gains[0].query_id][gains[0].passage_id] == float(bool(gains[0].useful))
 
-    journal = out / "label.journal"
     for goal in (1, 2):
-        process = command(mesh, queries, out)
-        ends = time.monotonic() + TIMEOUT_S
-        while process.poll() is None and time.monotonic() < ends:
-            if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
-                break
-            time.sleep(0.01)
-        time.sleep(0.3)
-        process.kill()
-        process.communicate(timeout=60)
+        kill_at(mesh.home, out / "label.journal", goal, *arguments(queries, out), later_s=0.3)
     ended = run_here(mesh.home, *arguments(queries, out))
     assert ended.status == 0, ended
     for name in ("label.journal", "evenmesh-pointer.gains.jsonl", "evenmesh-pointer.qrels"):

@@ -1,10 +1,7 @@
 """`evenmesh eval rag` over the real mesh: what it says is what an ask says, and a kill changes nothing."""
 
 import json
-import os
-import subprocess
-import sys
-import time
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,13 +10,12 @@ from evenmesh import Client, Decoding
 from evenmesh_lab.files.answered import AnsweredRecord, read_all
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.support.command_line import run_here
+from tests.support.command_line import kill_at, run_here
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 QUESTIONS = demo.questions()[:2]
 OPTIONS = ("-c", DEMO, "--reranker", "none", "--reranker", "rankrag", "-n", "6", "-k", "2")
-TIMEOUT_S = 900.0
 
 
 def questions(folder: Path) -> Path:
@@ -53,36 +49,20 @@ def arguments(data: str, out: Path, options: tuple[str, ...]) -> tuple[str, ...]
     return ("eval", "rag", "-d", data, "-o", str(out), *(options or OPTIONS))
 
 
-def said_here(mesh: RunningMesh, data: str, out: Path, *options: str, status: int = 0) -> str:
+def said_here(
+    mesh: RunningMesh, data: str, out: Path, *options: str, status: int = 0, figures: bool = False
+) -> str:
     """What the command says in this process."""
-    ended = run_here(mesh.home, *arguments(data, out, options))
+    ended = run_here(mesh.home, *arguments(data, out, options), figures=figures)
     assert ended.status == status, ended
     return ended.out + ended.err
-
-
-def command(mesh: RunningMesh, data: str, out: Path, *options: str) -> "subprocess.Popen[str]":
-    """Starts the command."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh", *arguments(data, out, options)],
-        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(process: "subprocess.Popen[str]") -> str:
-    """What a command that must succeed said."""
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, said
-    return said
 
 
 def test_it_says_what_asks_say_and_a_kill_changes_nothing(
     mesh: RunningMesh, client: Client, tmp_path: Path
 ) -> None:
     data = str(questions(tmp_path))
-    said = finish(command(mesh, data, tmp_path / "whole"))
+    said = said_here(mesh, data, tmp_path / "whole", figures=True)
 
     assert "bm25 + rankrag" in said
     records = read_all(tmp_path / "whole" / "answers.jsonl", AnsweredRecord)
@@ -117,14 +97,9 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
     }
     assert "version of evenmesh-pointer" in (report / "report.html").read_text()
 
-    process = command(mesh, data, tmp_path / "killed")
-    journal, ends = tmp_path / "killed" / "rag.journal", time.monotonic() + TIMEOUT_S
-    while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 3):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < ends
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)
+    out = tmp_path / "killed"
+    status = kill_at(mesh.home, out / "rag.journal", 3, *arguments(data, out, ()))
+    assert status == -signal.SIGKILL, "it was done before it could be killed"
     said_here(mesh, data, tmp_path / "killed")
 
     killed, whole = (tmp_path / name / "answers.jsonl" for name in ("killed", "whole"))
@@ -166,13 +141,13 @@ def test_a_data_set_brings_its_own_collection(mesh: RunningMesh, client: Client,
     passages.write_text(
         "".join(
             json.dumps({"id": one.id, "title": one.title, "text": one.text}) + "\n"
-            for one in list(demo.passages())[:40]
+            for one in demo.passages()[:12]
         )
     )
 
     options = ("--ingest", "--passages", str(passages), "--reranker", "none")
     said = said_here(mesh, str(data), tmp_path / "out", *options)
 
-    assert client.collection("bikes").num_passages == 40
-    assert "40 added" in said
+    assert client.collection("bikes").num_passages == 12
+    assert "12 added" in said
     client.delete_collection("bikes")

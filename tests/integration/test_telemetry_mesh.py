@@ -22,7 +22,6 @@ from evenmesh.types.request import Agent
 from evenmesh_mesh import MeshSettings, launch, stop
 from evenmesh_mesh.services import SERVICES
 from evenmesh_studies import demo
-from tests.support import tiny_models
 from tests.support.otlp_collector import SOON, Collector, Received
 from tests.support.prometheus import reserved_ports
 
@@ -92,7 +91,7 @@ def _watched(home: Path, settings: MeshSettings, more: Mapping[str, str]) -> Ite
         state = launch(replace(settings, environment=environment))
         try:
             with Client(Addresses(**state.addresses), timeout=240) as client:
-                client.ingest(demo.passages()[:60], DEMO)
+                client.ingest(demo.passages()[:24], DEMO)
                 pages = {name: f"http://127.0.0.1:{port}/metrics" for name, port in ports.items()}
                 yield Watched(client, collector, pages)
         finally:
@@ -101,10 +100,9 @@ def _watched(home: Path, settings: MeshSettings, more: Mapping[str, str]) -> Ite
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A mesh with the models that ship, and a tiny cross-encoder."""
+    """A mesh with the models that ship; the cross-encoder reads the beginning of each passage."""
     home = tmp_path_factory.mktemp("watched")
-    cross_encoder = tiny_models.cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
-    more = {"EVENMESH_RERANKER_CROSS_ENCODER": str(cross_encoder), "EVENMESH_RERANKER_CPU_ENGINE": "torch"}
+    more = {"EVENMESH_RERANKER_MAX_LENGTH": "48"}
     for watched in _watched(home, MeshSettings(home=home, port=0, start_s=600), more):
         watched.client.until_embedded(DEMO)
         yield watched

@@ -13,7 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,16 +27,21 @@ class ForkedModule:
         module: the module or package.
         environment: its variables.
         log: the file that its standard error is added to; made with its folder where it is missing.
+        arguments: of its command line.
 
     Attributes:
         pid: its process id.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, module: str, environment: Mapping[str, str], log: Path, arguments: Sequence[str] = ()
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         _FORKS.set_forkserver_preload(["tests.support.forked_imports"])
         # As a daemon, because else the end of this process waits for one that a test left.
-        self._process = _FORKS.Process(target=_run, args=(module, dict(environment), log), daemon=True)
+        self._process = _FORKS.Process(
+            target=_run, args=(module, dict(environment), log, arguments), daemon=True
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -76,12 +81,12 @@ class ForkedModule:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(module: str, environment: Mapping[str, str], log: Path) -> None:
+def _run(module: str, environment: Mapping[str, str], log: Path, arguments: Sequence[str]) -> None:
     """Be the process of the module: in the fork."""
     os.environ.clear()
     os.environ.update(environment)
     with log.open("ab") as opened:
         os.dup2(opened.fileno(), sys.stderr.fileno())
-    sys.argv = [module]
+    sys.argv = [module, *arguments]
     sys.modules.pop(f"{module}.__main__", None)  # imported, but to be run
     runpy.run_module(module, run_name="__main__", alter_sys=True)

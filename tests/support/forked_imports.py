@@ -1,4 +1,4 @@
-"""What the forks of :mod:`tests.support.forked` have imported: what services import at their start."""
+"""What the forks of :mod:`tests.support.forked` have imported: what services and commands import at their start."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from evenmesh_kit.compute.cpu_engine import EngineError
 
 for _name in (
     *(f"evenmesh_{service}.__main__" for service in ("evaluator", "generator", "orchestrator", "reranker")),
+    "evenmesh.commands",
     "evenmesh_gateway.__main__",
     "evenmesh_retriever.__main__",
     "evenmesh_generator.hosts.in_process",

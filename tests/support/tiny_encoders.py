@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 
-from evenmesh_kit.compute.cpu_engine import EngineError
+from evenmesh_kit.compute import converting
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.backends import conversion
 from evenmesh_reranker.backends.adapters import LowRankAdapter
+from evenmesh_reranker.backends.compiled_encoder import CompiledLoader
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader, load
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
@@ -35,6 +39,18 @@ def convert_here(_: str, given: Mapping[str, Any], folder: Path) -> None:
     except ModelError as error:
         raise EngineError(str(error)) from None
     conversion.convert(plain, folder, changeable=given["changeable"])
+
+
+def convert_first(store: ModelStore, version: str, home: Path) -> None:
+    """Convert a version in this process, where else the reranker of a home would start one that imports PyTorch."""
+    if installed_version() is None:
+        return
+    kept = Conversions.of_user(home)
+    loader = CompiledLoader("float32", parallel=1, conversions=kept, required=True, threads=1)
+    with patch.object(converting, "convert", convert_here):
+        loader.full(
+            store.folder(version), version, provenance="by hand", created_at=datetime(2026, 1, 1, tzinfo=UTC)
+        )
 
 
 def personal(folder: Path, target: Path, agents: Sequence[Agent], *, seed: int | None = None) -> Path:

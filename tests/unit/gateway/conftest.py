@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from tests.support.scripted import ScriptedMesh
 Open = Callable[..., Awaitable[httpx.AsyncClient]]
 
 
-@pytest.fixture
-async def open_gateway(scripted: ScriptedMesh, tmp_path: Path) -> AsyncIterator[Open]:
-    """Starts a gateway with further settings, and gives a client of it."""
+@asynccontextmanager
+async def opening(scripted: ScriptedMesh, folder: Path) -> AsyncIterator[Open]:
+    """Give what starts a gateway with further settings, and returns a client of it."""
     async with AsyncExitStack() as stack:
 
         async def opened(telemetry: Telemetry | None = None, **changes: Any) -> httpx.AsyncClient:
             targets = {f"{name}_target": address for name, address in scripted.addresses.items()}
-            settings = GatewaySettings(**{"home": tmp_path, "port": 0, "grace_s": 5, **targets, **changes})
+            settings = GatewaySettings(**{"home": folder, "port": 0, "grace_s": 5, **targets, **changes})
             gateway = Gateway(settings, telemetry or Telemetry.disabled())
             await gateway.start()
             server = HttpServer(gateway.app, settings)
@@ -37,6 +37,13 @@ async def open_gateway(scripted: ScriptedMesh, tmp_path: Path) -> AsyncIterator[
             client.server = server  # type: ignore[attr-defined]
             return await stack.enter_async_context(client)
 
+        yield opened
+
+
+@pytest.fixture
+async def open_gateway(scripted: ScriptedMesh, tmp_path: Path) -> AsyncIterator[Open]:
+    """Starts a gateway with further settings, and gives a client of it."""
+    async with opening(scripted, tmp_path) as opened:
         yield opened
 
 

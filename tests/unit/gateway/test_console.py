@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
@@ -21,43 +22,47 @@ from tests.support.oidc_server import OidcServer
 from tests.support.programs import required
 from tests.support.prometheus import running
 from tests.support.scripted import ScriptedMesh, answered
-from tests.unit.gateway.conftest import Open
+from tests.unit.gateway.conftest import Open, opening
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # in which one driver of Playwright serves all tests
 
 FIRST_LOAD = 300_000
 SCRIPT = "<script>window.taken = 1</script><b>oil</b>"
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Chromium that the tests of this file share, each with a context of its own."""
-    pytest.importorskip("playwright.async_api")
-    folder = tmp_path_factory.mktemp("chromium")
-    command = [required("chromium"), "--headless", "--no-sandbox", "--remote-debugging-port=0"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*command, f"--user-data-dir={folder / 'data'}"], stdout=log, stderr=log)
-    try:
-        port, ends = folder / "data" / "DevToolsActivePort", time.monotonic() + 120
-        while not port.exists() or "\n" not in port.read_text():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < ends
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port.read_text().splitlines()[0]}"
-    finally:
-        process.terminate()
-        process.wait(60)
+@pytest_asyncio.fixture(loop_scope="module")
+async def open_gateway(scripted: ScriptedMesh, tmp_path: Path) -> AsyncIterator[Open]:
+    """Starts a gateway with further settings, and gives a client of it."""
+    async with opening(scripted, tmp_path) as opened:
+        yield opened
 
 
-@pytest.fixture
-async def page(scripted: ScriptedMesh, chromium: str) -> AsyncIterator[object]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def gateway(open_gateway: Open) -> httpx.AsyncClient:
+    """A client of a gateway."""
+    return await open_gateway()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """A Chromium that the tests of this file share, each with a context of its own."""
+    playwright_api = pytest.importorskip("playwright.async_api")
+    path = required("chromium")
+    async with playwright_api.async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(scripted: ScriptedMesh, browser: Browser) -> AsyncIterator[Page]:
     """A page of Chromium; the scripted mesh has one collection."""
-    from playwright.async_api import async_playwright
-
     scripted.collections.kept["demo"] = [common_pb2.Passage(id="p1", text="x")]
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.connect_over_cdp(chromium)
-        context = await browser.new_context()
+    async with await browser.new_context() as context:
         yield await context.new_page()
-        await context.close()
 
 
 def key_of(folder: Path, *roles: str) -> str:
