@@ -582,11 +582,11 @@ def test_an_ask_of_a_run_shows_what_it_showed(console: ConsolePage, client: Clie
     page.keyboard.press("Escape")
 
 
-def test_thousands_of_runs_are_few_rows_of_the_page(
+def test_ten_thousand_runs_are_few_rows_of_the_page(
     console: ConsolePage, mesh: RunningMesh, tmp_path: Path
 ) -> None:
     """An evaluator of its own holds them; the gateway and the page are real."""
-    runs = 2_500
+    runs = 10_000
     with evaluator_process.with_runs(tmp_path, runs) as address:
         addresses = replace(mesh.addresses, evaluator=address)
         (tmp_path / "gateway").mkdir()
