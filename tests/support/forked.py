@@ -23,7 +23,12 @@ from unittest.mock import patch
 
 SERVING: Final = ("tests.support.forked_imports",)
 """What services import at their start."""
-LEARNING: Final = (*SERVING, "evenmesh_training.online.__main__", "transformers.models.bert.modeling_bert")
+LEARNING: Final = (
+    *SERVING,
+    "evenmesh_training.online.__main__",
+    "evenmesh_training.online.served",
+    "transformers.models.bert.modeling_bert",
+)
 """The same, and what the trainer imports, and a reranker with models that are trained on: longer than all the others.
 
 A file whose processes do so has ``pytest.mark.xdist_group("learning")``, so that it is imported once.
