@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pytest_rerunfailures import StatusDB
 
-from tests.support.order import places
+from tests.support.order import SERVERS, places
 from tests.support.programs import missing
 
 if TYPE_CHECKING:
@@ -54,13 +54,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in ("triton", "mesh"):
             if name in fixtures and fixtures[name][-1].scope == "session":
                 groups[_file(item)] = name
-        if mark := item.get_closest_marker("xdist_group"):  # of a file that asks for its server by name
+        if mark := item.get_closest_marker("xdist_group"):  # of a file that says so itself
             groups[_file(item)] = mark.args[0]
         if item.get_closest_marker("slow"):
             slow.add(_file(item))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups.get(_file(item), _file(item))))
-    files = {_file(item): groups.get(_file(item), item.path.relative_to(TESTS).parts[0]) for item in items}
+    folders = {_file(item): item.path.relative_to(TESTS).parts[0] for item in items}
+    files = {one: groups[one] if groups.get(one) in SERVERS else folder for one, folder in folders.items()}
     place = places(files, slow)
     items.sort(key=lambda item: (place[_file(item)], _file(item) not in slow))
 

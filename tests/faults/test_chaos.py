@@ -35,6 +35,7 @@ FULL = LASTS_S >= 600
 RECOVERY_S = 10.0 if FULL else 60.0
 HUNG_S = 1.0 if FULL else 30.0
 ROUND_S = 3.0 if FULL else 20.0
+PAUSE_S = 0.05 if FULL else 0.3
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(LASTS_S + 400)]
 
@@ -53,7 +54,7 @@ async def test_what_was_acknowledged_survives_anything(postgres: Postgres, tmp_p
     sys.stderr.write(f"\nchaos of {LASTS_S:g} s with seed {SEED}\n")
     seen, suffered = Seen(), []
     async with World(tmp_path, postgres) as world:
-        load = Load(world.addresses, seen)
+        load = Load(world.addresses, seen, pause_s=PAUSE_S)
         await load.begin()
         loop = asyncio.get_running_loop()
         ends = loop.time() + LASTS_S

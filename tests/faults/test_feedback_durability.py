@@ -34,10 +34,11 @@ from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import tiny_models
+from tests.support.forked import LEARNING
 from tests.support.killable import Killable
 from tests.support.postgres import Postgres
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900), pytest.mark.xdist_group("learning")]
 
 CLIENTS = 16
 ITEMS = int(os.environ.get("EVENMESH_FEEDBACK_ITEMS", "4000"))
@@ -49,7 +50,7 @@ ALLOWED_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 def reranker(home: Path, **settings: str) -> Killable:
     return Killable(
         "evenmesh_reranker", "reranker", home, DEVICE="cpu", DTYPE="float32", THREADS="1", **settings
-    )
+    ).having_imported(LEARNING)
 
 
 @pytest.fixture

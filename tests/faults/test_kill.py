@@ -27,8 +27,10 @@ from evenmesh_studies import demo
 pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
 ASKERS = 3
-PAUSE_S = 0.2
+PAUSE_S = 0.5
 """Between two asks of one asker while what was killed starts, which needs the processors. Seconds."""
+DEPTH = 3
+"""Passages that an ask has ranked, of which two are shown: the cross-encoder takes most of an ask's time."""
 BEFORE_S = 1.0
 AFTER = 10
 RECOVERY_S = 90.0
@@ -79,7 +81,7 @@ async def _asking(client: AsyncClient, run_id: str, outcomes: Outcomes) -> Async
             try:
                 async for event in client.ask(
                     QUESTIONS[(asker + turn) % len(QUESTIONS)],
-                    depth=10,
+                    depth=DEPTH,
                     k=2,
                     run_id=run_id,
                     query_id=f"{asker}-{turn}",

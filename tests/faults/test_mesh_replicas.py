@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +33,8 @@ from tests.support.postgres import Postgres
 
 IN_FLIGHT: Final = int(os.environ.get("EVENMESH_REPLICAS_ASKS", "6"))
 ROUNDS: Final = int(os.environ.get("EVENMESH_REPLICAS_ROUNDS", "1"))
-PAUSE_S: Final = 0.0 if "EVENMESH_REPLICAS_ASKS" in os.environ else 0.3
-"""Between two asks of one asker, so that the suite's other tests have the processors. Seconds."""
+PAUSE_S: Final = 0.0 if "EVENMESH_REPLICAS_ASKS" in os.environ else 1.0
+"""Between two asks of one asker while something starts, which needs the processors. Seconds."""
 QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
 HOW: Final[AskOptions] = {"collection": "demo", "retriever": "bm25", "reranker": "none", "depth": 5, "k": 2}
 ORDER: Final = ("retriever", "reranker", "generator", "evaluator", "orchestrator")
@@ -65,23 +65,26 @@ class Replicas:
     async def start(self) -> None:
         await asyncio.gather(*(one.start() for one in self.running))
 
-    async def kill(self, place: int) -> None:
-        """``kill -9`` of one; it is started again at its address."""
+    async def kill(self, place: int, world: World) -> None:
+        """``kill -9`` of one while all ask; it is started again at its address."""
+        await world.answers()
         self.running[place].kill()
         await self.running[place].start()
 
-    async def replace(self, place: int) -> None:
+    async def replace(self, place: int, world: World) -> None:
         """Start another at a free address, and end one: when the other answers, or waits for what that one has."""
         before = self.running[place]
         if place == 0 and self._heir is not None:
             self.running[0], self._heir = self._heir, before
             await self.running[0].wait_for_folder()
+            await world.answers()
             await before.stop()
             await self.running[0].serves()
             return
         successor = self._free.pop()
         await successor.start()
         self.running[place] = successor
+        await world.answers()
         await before.stop()
         self._free.append(before)
 
@@ -104,6 +107,7 @@ class World:
         self.degraded: Counter[str] = Counter()
         self._client = client
         self._ended = asyncio.Event()
+        self._wanted = asyncio.Event()
 
     @asynccontextmanager
     async def asked(self) -> AsyncIterator[None]:
@@ -114,14 +118,17 @@ class World:
             await self.answers()
         finally:
             self._ended.set()
+            self._wanted.set()
             await asyncio.gather(*asking)
 
     async def answers(self) -> None:
-        """Wait until as many asks as there are in flight have ended since now."""
-        wanted = len(self.done) + len(self.failed) + IN_FLIGHT
+        """Have all ask without a pause, until as many asks as there are in flight have ended: then all are at one."""
+        ends = len(self.done) + len(self.failed) + IN_FLIGHT
+        self._wanted.set()
         async with asyncio.timeout(240):
-            while len(self.done) + len(self.failed) < wanted:
+            while len(self.done) + len(self.failed) < ends:
                 await asyncio.sleep(0.05)
+        self._wanted.clear()
 
     def tell(self, what: str) -> None:
         """Say how it goes."""
@@ -135,7 +142,8 @@ class World:
         turn = 0
         while not self._ended.is_set():
             turn += 1
-            await asyncio.sleep(PAUSE_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), PAUSE_S)
             question = QUESTIONS[(asker + turn) % len(QUESTIONS)]
             try:
                 found = await self._client.answer(
@@ -225,9 +233,9 @@ async def test_no_ask_fails_where_any_one_is_killed_or_replaced(world: World) ->
         async with world.asked():
             for round_ in range(ROUNDS):
                 for name, service in world.services.items():
-                    await service.kill(round_ % 2)
+                    await service.kill(round_ % 2, world)
                     await world.answers()
-                    await service.replace(1 - round_ % 2)
+                    await service.replace(1 - round_ % 2, world)
                     await world.answers()
                     await talk.go_on()
                     world.tell(f"round {round_ + 1}, {name}")

@@ -41,6 +41,7 @@ from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.servicer import RERANKER
 from tests.support import tiny_encoders, tiny_models
+from tests.support.forked import LEARNING
 from tests.support.killable import Killable
 from tests.support.online_world import COLLECTION, Stream, Taste, corpus, dislikes, likes
 from tests.support.postgres import Postgres
@@ -50,7 +51,7 @@ ITEMS = int(os.environ.get("EVENMESH_DURABILITY_ITEMS", "800"))
 KILLS = int(os.environ.get("EVENMESH_DURABILITY_KILLS", "3"))
 SEED = int(os.environ.get("EVENMESH_DURABILITY_SEED", "11"))
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600 + 60 * KILLS)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600 + 60 * KILLS), pytest.mark.xdist_group("learning")]
 
 QUERIES = 24
 JUDGED = 5
@@ -202,7 +203,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_half_serves(
     async with AsyncExitStack() as stack:
         for one in (retriever, reranker.also(**database_url), trainer.also(**database_url)):
             stack.callback(one.kill)
-            await one.start()
+            await one.having_imported(LEARNING).start()
         await _fill(retriever.address, stream)
         asking = asyncio.create_task(_ask(reranker.address, stream, seen))
         giving = [asyncio.create_task(_give(one, reranker.address, stream, seen)) for one in range(CLIENTS)]

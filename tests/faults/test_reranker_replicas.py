@@ -37,10 +37,11 @@ from evenmesh_reranker.models.ports import VersionStore
 from evenmesh_reranker.models.store import ModelStore, Pointer
 from evenmesh_reranker.servicer import RERANKER
 from tests.support import s3_server, tiny_models
+from tests.support.forked import LEARNING
 from tests.support.killable import Killable
 from tests.support.postgres import Postgres
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600), pytest.mark.xdist_group("learning")]
 
 BATCHES, BATCH = 12, 10
 AGENT = common_pb2.Agent(task_id="qa", model_id="ann")
@@ -117,6 +118,7 @@ async def _replicas(
                 DTYPE="float32",
                 THREADS="1",
             ).also(**variables)
+            process.having_imported(LEARNING)
             stack.callback(process.kill)
             channel = await stack.enter_async_context(connect(process.address, service=RERANKER))
             made.append(Replica(process, FeedbackServiceStub(channel), RerankerServiceStub(channel)))

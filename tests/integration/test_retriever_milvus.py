@@ -19,7 +19,8 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from evenmesh.types.collection import Collection, Lexical
 from evenmesh.wire.errors import MeshError, from_rpc_error
-from tests.integration.test_retriever_service import Service, running, start
+from tests.integration.test_retriever_service import Service, forked, running
+from tests.integration.test_retriever_service import reported as wrote
 from tests.support.milvus_lite_process import MilvusLite, serving
 
 PASSAGES = [
@@ -263,8 +264,8 @@ def test_milvus_going_away_and_coming_back(tmp_path: Path) -> None:
 def test_what_cannot_start_says_why(
     milvus: MilvusLite, tmp_path: Path, settings: dict[str, str], reported: str
 ) -> None:
-    process = start(tmp_path, **{"STORE": "milvus", "MILVUS_URI": milvus.uri, **settings})
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode != 0
+    process = forked(tmp_path, **{"STORE": "milvus", "MILVUS_URI": milvus.uri, **settings})
+    assert process.wait(120) != 0
+    errors = wrote(tmp_path, process)
     assert reported in errors
     assert "Traceback" not in errors

@@ -14,10 +14,28 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
+from threading import Lock
 from typing import Final
+from unittest.mock import patch
+
+SERVING: Final = ("tests.support.forked_imports",)
+"""What services import at their start."""
+LEARNING: Final = (
+    *SERVING,
+    "evenmesh_training.online.__main__",
+    "evenmesh_training.online.served",
+    "transformers.models.bert.modeling_bert",
+)
+"""The same, and what the trainer imports, and a reranker with models that are trained on: longer than all the others.
+
+A file whose processes do so has ``pytest.mark.xdist_group("learning")``, so that it is imported once.
+"""
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
+_STARTING: Final = Lock()
 
 
 class ForkedModule:
@@ -28,21 +46,31 @@ class ForkedModule:
         environment: its variables.
         log: the file that its standard error is added to; made with its folder where it is missing.
         arguments: of its command line.
+        imports: modules that the process it is a fork of has imported.
 
     Attributes:
         pid: its process id.
     """
 
     def __init__(
-        self, module: str, environment: Mapping[str, str], log: Path, arguments: Sequence[str] = ()
+        self,
+        module: str,
+        environment: Mapping[str, str],
+        log: Path,
+        arguments: Sequence[str] = (),
+        *,
+        imports: tuple[str, ...] = SERVING,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        _FORKS.set_forkserver_preload(["tests.support.forked_imports"])
         # As a daemon, because else the end of this process waits for one that a test left.
         self._process = _FORKS.Process(
             target=_run, args=(module, dict(environment), log, arguments), daemon=True
         )
-        self._process.start()
+        with (
+            _STARTING,
+            patch.object(forkserver, "connect_to_new_process", _server(imports).connect_to_new_process),
+        ):
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -79,6 +107,14 @@ class ForkedModule:
     def kill(self) -> None:
         """``kill -9``."""
         self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _server(imports: tuple[str, ...]) -> forkserver.ForkServer:
+    """Return what forks a process that has imported these: multiprocessing itself has but one such."""
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(list(imports))
+    return server
 
 
 def _run(module: str, environment: Mapping[str, str], log: Path, arguments: Sequence[str]) -> None:

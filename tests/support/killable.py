@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.wire.channel import connect
 from tests.support import ports
-from tests.support.forked import ForkedModule
+from tests.support.forked import SERVING, ForkedModule
 
 _HEALTH = "grpc.health.v1.Health"
 
@@ -40,6 +40,12 @@ class Killable:
         }
         self.log = home / f"{name}.log"
         self._running: ForkedModule | None = None
+        self._imports = SERVING
+
+    def having_imported(self, imports: tuple[str, ...]) -> Killable:
+        """Be a fork of a process that has imported these modules."""
+        self._imports = imports
+        return self
 
     def also(self, **variables: str) -> Killable:
         """With variables of others too."""
@@ -95,7 +101,7 @@ class Killable:
         return any(file.path.endswith(".lock") for file in opened)
 
     async def _spawned(self) -> ForkedModule:
-        return await asyncio.to_thread(ForkedModule, self._module, self._environment, self.log)
+        return await asyncio.to_thread(ForkedModule, self._module, self._environment, self.log, self._imports)
 
     async def _serves(self, process: ForkedModule) -> None:
         async with connect(self.address, service=_HEALTH) as channel, asyncio.timeout(300):

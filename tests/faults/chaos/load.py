@@ -70,13 +70,21 @@ class Load:
         passages: most passages that a writer has; then it writes them anew, with other texts. None: it goes on
             with more.
         askers: how many of them ask.
+        pause_s: time between two asks of one of them. Seconds.
     """
 
     def __init__(
-        self, addresses: Addresses, seen: Seen, *, passages: int | None = None, askers: int = ASKERS
+        self,
+        addresses: Addresses,
+        seen: Seen,
+        *,
+        passages: int | None = None,
+        askers: int = ASKERS,
+        pause_s: float = 0.05,
     ) -> None:
         self._addresses = addresses
         self._askers = askers
+        self._pause_s = pause_s
         self._seen = seen
         self._passages = passages
         self._ended = asyncio.Event()
@@ -102,7 +110,7 @@ class Load:
             degraded = 0
             try:
                 async for event in client.ask(
-                    QUESTIONS[0], run_id="recovery", depth=5, k=2, timeout=timeout_s
+                    QUESTIONS[0], run_id="recovery", depth=3, k=2, timeout=timeout_s
                 ):
                     degraded += isinstance(event, Degraded)
                 await client.record_feedback([_item("recovery", 0)], timeout=timeout_s)
@@ -141,7 +149,7 @@ class Load:
                     self._seen.asked.add(query_id)
                     actions = []
                     asked = client.ask(
-                        question, run_id=RUN, query_id=query_id, depth=5, k=2, timeout=TIMEOUT_S
+                        question, run_id=RUN, query_id=query_id, depth=3, k=2, timeout=TIMEOUT_S
                     )
                     async for event in asked:
                         if isinstance(event, Degraded):
@@ -154,7 +162,7 @@ class Load:
                     return True
 
                 await self._timed(ask)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(self._pause_s)
 
     async def _give(self, number: int) -> None:
         turn = 0
