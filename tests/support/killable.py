@@ -101,7 +101,9 @@ class Killable:
         return any(file.path.endswith(".lock") for file in opened)
 
     async def _spawned(self) -> ForkedModule:
-        return await asyncio.to_thread(ForkedModule, self._module, self._environment, self.log, self._imports)
+        return await asyncio.to_thread(
+            ForkedModule, self._module, self._environment, self.log, imports=self._imports
+        )
 
     async def _serves(self, process: ForkedModule) -> None:
         async with connect(self.address, service=_HEALTH) as channel, asyncio.timeout(300):

@@ -59,7 +59,7 @@ class World:
         port = int(self.proxies[DATABASE].address.rpartition(":")[2])
         stored = url.set(drivername="postgresql", port=port).render_as_string()
         settings: dict[str, dict[str, str]] = {
-            "orchestrator": {"GRACE_S": "1"},
+            "orchestrator": {"GRACE_S": "1", "DEFAULT_RERANKER": "rankrag"},
             "retriever": {"ENCODER": "", "THREADS": "2"},
             "reranker": {"DATABASE_URL": stored, "DEFAULT_RERANKER": "rankrag"},
             "generator": {"THREADS": "1", "DEVICE": "cpu"},
