@@ -53,8 +53,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
             environment={
                 # In bfloat16 the company a request is computed in may change a token, and so what tests compare.
                 "EVENMESH_GENERATOR_DTYPE": "float32",
-                # Most asks read twenty passages: a third of each takes a third of the time.
-                "EVENMESH_RERANKER_MAX_LENGTH": "48",
+                # Most asks read twenty passages: a fifth of each takes a fifth of the time.
+                "EVENMESH_RERANKER_MAX_LENGTH": "32",
                 "EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
                 **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
             },
