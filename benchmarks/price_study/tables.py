@@ -219,7 +219,7 @@ def main() -> None:
             OUT / f"utility-disparity-{reader}.svg",
             points,
             x="normalised EE-D",
-            y="F1 minus that of the deterministic ranking",
+            y="F1 − deterministic ranking's",
         )
 
 
