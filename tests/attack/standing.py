@@ -53,8 +53,6 @@ _OBSERVED_S: Final = 300.0
 _LEFT_S: Final = 60.0
 """Longest time after an attack until nothing is left of its uploads. Seconds."""
 _QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
-_PASSAGES: Final = 60
-_DEPTH: Final = 10
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,6 @@ async def endure(
     rows: Collection[int] = ROWS,
     pause_s: float = PAUSE_S,
     repeated: bool = False,
-    timed: bool = True,
 ) -> Seen:
     """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a quarter of that in quiet.
 
@@ -192,29 +189,22 @@ async def endure(
         rows: the attacks to make.
         pause_s: time between an answer and the next ask. Seconds.
         repeated: whether the same twenty questions are asked again and again.
-        timed: whether the durations of asks matter; else there are fewer passages, fewer of them are ranked for an
-            ask, and only the first ask is for warming up.
     """
     os.environ["EVENMESH_API_KEY"] = mesh.keys["ada"]
     try:
         seen = Seen(attack_s=attack_s)
         questions = itertools.cycle(_QUESTIONS) if repeated else _new_questions()
-        depth = _DEPTH if timed else 3
         async with AsyncClient(Addresses(**mesh.state.addresses), timeout=_ASK_S) as ada:
-            await ada.ingest(demo.passages()[: _PASSAGES if timed else 10], _COLLECTION)
+            await ada.ingest(demo.passages()[:60], _COLLECTION)
             await ada.until_embedded(_COLLECTION)
-            for _ in (
-                _QUESTIONS if timed else _QUESTIONS[:1]
-            ):  # so that every ask that is timed finds all warm
-                await _ask(ada, seen, next(questions), [], depth)
+            for _ in _QUESTIONS:  # so that every ask that is timed finds all warm
+                await _ask(ada, seen, next(questions), [])
             for turn in range(turns):
                 if turn:  # quiet is what it was before anybody attacked
                     await asyncio.sleep(_SETTLE_S)
                 quiet_s = _QUIET * attack_s / turns
                 with _processor_time(mesh, seen, under_attack=False):
-                    await _ask_for(
-                        ada, seen, questions, quiet_s, seen.quiet_s, seen.failed_quiet, pause_s, depth
-                    )
+                    await _ask_for(ada, seen, questions, quiet_s, seen.quiet_s, seen.failed_quiet, pause_s)
                 await _send_secret(mesh, turn)
                 attack = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "tests.attack.attacker", str(attack_s / turns), str(turn)),
@@ -234,14 +224,7 @@ async def endure(
                 with _processor_time(mesh, seen, under_attack=True):
                     await asyncio.gather(
                         _ask_for(
-                            ada,
-                            seen,
-                            questions,
-                            attack_s / turns,
-                            seen.attacked_s,
-                            seen.failed,
-                            pause_s,
-                            depth,
+                            ada, seen, questions, attack_s / turns, seen.attacked_s, seen.failed, pause_s
                         ),
                         _upload_for(mesh, ada, seen, attack_s / turns),
                     )
@@ -271,14 +254,13 @@ async def _ask_for(
     took: list[float],
     failed: Counter[str],
     pause_s: float,
-    depth: int,
 ) -> None:
     until = time.perf_counter() + seconds
 
     async def asker() -> None:
         while True:
             try:
-                await _ask(ada, seen, next(questions), took, depth)
+                await _ask(ada, seen, next(questions), took)
             except MeshError as error:
                 failed[f"{error.code.name} {error.reason}"] += 1
             await asyncio.sleep(pause_s)
@@ -334,9 +316,9 @@ def _new_questions() -> Iterator[str]:
         yield f"Question {number}: {question}"
 
 
-async def _ask(ada: AsyncClient, seen: Seen, question: str, took: list[float], depth: int) -> None:
+async def _ask(ada: AsyncClient, seen: Seen, question: str, took: list[float]) -> None:
     began = time.perf_counter()
-    async for event in ada.ask(question, depth=depth, k=2, run_id=_RUN, timeout=_ASK_S):
+    async for event in ada.ask(question, depth=10, k=2, run_id=_RUN, timeout=_ASK_S):
         if isinstance(event, Degraded):
             seen.dropped += event.action == "observation_dropped"
         elif isinstance(event, Done):

@@ -680,7 +680,7 @@ def _many(seed: int, count: int) -> list[Observation]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 async def test_order_batches_and_restarts_do_not_matter(
     url: URL, clock: Clock, tmp_path: Path, seed: int
 ) -> None:

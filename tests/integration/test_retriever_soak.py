@@ -1,6 +1,6 @@
 """One writer, eight readers, a live collection: every reply is of exactly one version, to the last bit.
 
-Lasts 8 seconds, or EVENMESH_SOAK_S of them.
+Lasts 20 seconds, or EVENMESH_SOAK_S of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from tests.integration.test_retriever_service import Service, running
 
-LASTS_S = float(os.environ.get("EVENMESH_SOAK_S", "8"))
+LASTS_S = float(os.environ.get("EVENMESH_SOAK_S", "20"))
 READERS = 8
 IDS = [f"p{number:03}" for number in range(200)]
 K1, B = 1.2, 0.75

@@ -110,7 +110,7 @@ class Load:
             degraded = 0
             try:
                 async for event in client.ask(
-                    QUESTIONS[0], run_id="recovery", depth=3, k=2, timeout=timeout_s
+                    QUESTIONS[0], run_id="recovery", depth=5, k=2, timeout=timeout_s
                 ):
                     degraded += isinstance(event, Degraded)
                 await client.record_feedback([_item("recovery", 0)], timeout=timeout_s)
@@ -149,7 +149,7 @@ class Load:
                     self._seen.asked.add(query_id)
                     actions = []
                     asked = client.ask(
-                        question, run_id=RUN, query_id=query_id, depth=3, k=2, timeout=TIMEOUT_S
+                        question, run_id=RUN, query_id=query_id, depth=5, k=2, timeout=TIMEOUT_S
                     )
                     async for event in asked:
                         if isinstance(event, Degraded):

@@ -85,7 +85,7 @@ def test_decided_if_and_only_if_every_outcome_keeps_the_winner(pooling, drop_fil
     docstring's argument, and the test of values between below."""
     options = {"pooling": pooling, "drop_filtered": drop_filtered}
     seen = set()
-    for retrievers, count in ((2, 40), (3, 80), (4, 80 if symmetric else 25)):
+    for retrievers, count in ((2, 60), (3, 150), (4, 150 if symmetric else 25)):
         for similarity, own, arrived, missing in cases(retrievers, count, retrievers, symmetric):
             waiting = ~(arrived | missing)
             if not symmetric and retrievers == 4 and waiting.sum() > 2:
@@ -122,7 +122,7 @@ def test_decided_where_the_bounds_leave_it_open_only_who_comes(pooling, drop_fil
 @pytest.mark.parametrize(("low", "high"), [(0.6, 1.0), (0.0, 0.5)])
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_decided_where_the_unknown_is_bound_more_narrowly_than_the_known(pooling, low, high):
-    for similarity, own, arrived, missing in cases(9, 150, 4, True):
+    for similarity, own, arrived, missing in cases(9, 300, 4, True):
         waiting = ~(arrived | missing)
         now = anytime_vote(similarity, [1.0], own, arrived, missing, pooling=pooling, low=low, high=high)
         outcomes = every_outcome(similarity, arrived, waiting, True, ends=(low, high))

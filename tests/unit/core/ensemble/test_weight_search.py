@@ -95,8 +95,8 @@ def random_problem(seed):
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_no_vote_is_below_the_best_single_retriever_on_the_training_questions(pooling):
-    """Sixty random problems; the published search was below it in 23 of 32."""
-    for seed in range(60):
+    """Two hundred random problems; the published search was below it in 23 of 32."""
+    for seed in range(200):
         similarity, correct = random_problem(seed)
         options = {"pooling": pooling, "drop_filtered": seed % 4 > 1}
         found = search_weights(similarity, correct, max_evaluations=2 + seed % 40, **options)
@@ -141,7 +141,7 @@ def test_an_exact_search_of_three_retrievers_is_not_beaten_by_a_grid(seed):
     found = search_weights(similarity, correct)
     assert found.exact
     best = 0.0
-    for weights in product(np.linspace(0, 0.6, 7), repeat=3):
+    for weights in product(np.linspace(0, 0.6, 10), repeat=3):
         if max(weights) > 0.1:
             winners = [vote(s, [1], weights).winner for s in similarity]
             best = max(best, correct[np.arange(6), winners].mean())

@@ -135,20 +135,13 @@ class Subject:
             EXPECTED[key] = self._expected(prompt, decoding)
         return EXPECTED[key]
 
-    def all_expected(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[int]]:
-        """:meth:`expected` of each prompt, from one batch of the plain model where it takes one."""
-        if self.kind != "pointer":
-            rows = [torch.tensor(prompt.rows[0]) for prompt in prompts]
-            side = "left" if self.kind == "llama" else "right"
-            ids = torch.nn.utils.rnn.pad_sequence(rows, True, self.pad, side)
-            there = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], True, 0, side)
-            written = self._generated(decoding, input_ids=ids, attention_mask=there)
-            for prompt, row in zip(prompts, written, strict=True):
-                begin = len(prompt.start) or ids.shape[1]
-                EXPECTED[self.kind, repr(self._settings), prompt, decoding] = self._closed(row[begin:])
-        return [self.expected(prompt, decoding) for prompt in prompts]
-
     def _expected(self, prompt: Prompt, decoding: Decoding) -> list[int]:
+        settings = {
+            "num_beams": decoding.num_beams,
+            "do_sample": False,
+            "max_new_tokens": decoding.max_new_tokens,
+            "pad_token_id": self.pad,
+        }
         if self.kind == "pointer":
             ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in prompt.rows], True)
             lengths = torch.tensor([len(row) for row in prompt.rows])[:, None]
@@ -157,24 +150,10 @@ class Subject:
             with torch.inference_mode():
                 source = self.reference.encoder(ids[None], (at < lengths)[None], types[None])
             mask = source.source_mask.long()
-            (out,) = self._generated(decoding, encoder_outputs=source, attention_mask=mask)
+            out = self.reference.generate(encoder_outputs=source, attention_mask=mask, **settings)
         else:
-            (out,) = self._generated(decoding, input_ids=torch.tensor(prompt.rows))
-        return self._closed(out[len(prompt.start or prompt.rows[0]) :])
-
-    def _generated(self, decoding: Decoding, **inputs: Any) -> list[list[int]]:
-        """What ``model.generate`` returns."""
-        written: list[list[int]] = self.reference.generate(
-            num_beams=decoding.num_beams,
-            do_sample=False,
-            max_new_tokens=decoding.max_new_tokens,
-            pad_token_id=self.pad,
-            **inputs,
-        ).tolist()
-        return written
-
-    def _closed(self, new: list[int]) -> list[int]:
-        """The tokens up to and with the first end token."""
+            out = self.reference.generate(input_ids=torch.tensor(prompt.rows), **settings)
+        new = out[0].tolist()[len(prompt.start or prompt.rows[0]) :]
         return new[: new.index(self.end) + 1] if self.end in new else new
 
     @torch.inference_mode()
@@ -263,8 +242,8 @@ def test_tokens_are_those_of_plain_generate(
     decoding = Decoding(num_beams=num_beams, max_new_tokens=NEW)
     ears = [desk.ask(prompt, decoding) for prompt in subject.prompts]
     found = []
-    plainly = subject.all_expected(subject.prompts, decoding)
-    for prompt, ear, expected in zip(subject.prompts, ears, plainly, strict=True):
+    for prompt, ear in zip(subject.prompts, ears, strict=True):
+        expected = subject.expected(prompt, decoding)
         written = received(ear)
         closed = expected[-1] == subject.end
         assert written.ids == tuple(expected[:-1] if closed else expected)
@@ -296,7 +275,8 @@ def test_beam_search_keeps_the_models_settings(
     for num_beams in (2, 5):
         decoding = Decoding(num_beams=num_beams, max_new_tokens=NEW)
         ears = [desk.ask(prompt, decoding) for prompt in prompts]
-        for expected, ear in zip(subject.all_expected(prompts, decoding), ears, strict=True):
+        for prompt, ear in zip(prompts, ears, strict=True):
+            expected = subject.expected(prompt, decoding)
             closed = expected[-1] == subject.end
             assert received(ear).ids == tuple(expected[:-1] if closed else expected)
 
@@ -448,7 +428,8 @@ def test_static_batches_write_the_same(
     for num_beams in (1, 4):
         decoding = Decoding(num_beams=num_beams, max_new_tokens=NEW)
         ears = [desk.ask(prompt, decoding) for prompt in subject.prompts]
-        for expected, ear in zip(subject.all_expected(subject.prompts, decoding), ears, strict=True):
+        for prompt, ear in zip(subject.prompts, ears, strict=True):
+            expected = subject.expected(prompt, decoding)
             closed = expected[-1] == subject.end
             assert received(ear).ids == tuple(expected[:-1] if closed else expected)
 
@@ -706,7 +687,7 @@ def test_closing_ends_who_waits(subjects: dict[str, Subject]) -> None:
 def test_a_tenant_joins_beside_one_that_has_more_to_do(
     subjects: dict[str, Subject], opened: Callable[..., Desk]
 ) -> None:
-    """Eight rows; twelve long answers of one tenant leave two rows, and the other's turn is next."""
+    """Eight rows; twenty long answers of one tenant leave two rows, and the other's turn is next."""
     subject = subjects["t5"]
     desk = opened(subject, limits=replace(ROOMY, rows=8))
     order: list[str] = []
@@ -719,7 +700,7 @@ def test_a_tenant_joins_beside_one_that_has_more_to_do(
         desk.loop.put(Task(request, Cancellation(), ear, prompt=subject.prompts[seed % 3], transcript=Ids()))
         return ear
 
-    ears = [ask("greedy", 200, at) for at in range(12)]
+    ears = [ask("greedy", 200, at) for at in range(20)]
     _let_run(desk, 2, ears)
     assert desk.loop.statistics(0).active_rows <= 6
     polite = ask("polite", 2, 0)
@@ -845,7 +826,7 @@ def test_a_tenant_that_asks_for_little_waits_for_a_piece_and_not_for_turns(
 def test_pieces_are_small_only_while_another_tenant_asks(
     subjects: dict[str, Subject], opened: Callable[..., Desk]
 ) -> None:
-    """Alone, all prompts are read in one pass, and 10 rows go together; beside another, 8 tokens and 4 rows.
+    """Alone, all prompts are read in one pass, and 20 rows go together; beside another, 8 tokens and 4 rows.
 
     The other has had less time, so it reads in one pass, too.
     """
@@ -863,19 +844,19 @@ def test_pieces_are_small_only_while_another_tenant_asks(
     desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
     ask = _asker(subject, desk)
-    alone = [received(one).answer for one in [ask("greedy", 16, at) for at in range(10)]]
+    alone = [received(one).answer for one in [ask("greedy", 16, at) for at in range(20)]]
     assert {most for _, most in passes} <= {900, 100}
     assert max(one.cost.batch_rows for one in alone) > 4
     received(ask("polite", 1, 0))
     assert {most for tenant, most in passes if tenant == "polite"} <= {900, 100}
     assert any(tenant == "polite" for tenant, _ in passes)
     passes.clear()
-    beside = [received(one).answer for one in [ask("greedy", 16, at + 10) for at in range(10)]]
+    beside = [received(one).answer for one in [ask("greedy", 16, at + 20) for at in range(20)]]
     assert {most for _, most in passes} == {8}
     assert max(one.cost.batch_rows for one in beside) == 4
     network.now += 61.0
     passes.clear()
-    again = [received(one).answer for one in [ask("greedy", 16, at + 20) for at in range(10)]]
+    again = [received(one).answer for one in [ask("greedy", 16, at + 40) for at in range(20)]]
     assert {most for _, most in passes} <= {900, 100}
     assert max(one.cost.batch_rows for one in again) > 4
 
