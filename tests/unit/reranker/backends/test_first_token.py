@@ -149,3 +149,17 @@ def test_agents_changes_are_added_to_the_last_layer_too(folder: Path) -> None:
     found = encoder.probabilities(rows, adapters)
     encoder._first_token = False
     assert found == pytest.approx(encoder.probabilities(rows, adapters), abs=1e-6)
+
+
+def test_a_mask_of_another_shape_is_left_to_the_models_own_attention(folder: Path) -> None:
+    """As FlashAttention's, which names the tokens of packed rows."""
+    model: Any = BertForSequenceClassification.from_pretrained(folder).eval()
+    layer = model.bert.encoder.layer[-1]
+    states, mask = torch.randn(1, 5, 32), torch.ones(5, 5, dtype=torch.bool)
+    mask[:, 3:] = False
+    with torch.inference_mode():
+        whole = layer(states, mask)
+        with last_layer_of_first_token(model.bert):
+            first = layer(states, mask)
+    torch.testing.assert_close(first, whole[:, :1])
+    assert not torch.allclose(whole, layer(states, None))
