@@ -60,12 +60,12 @@ def convert_layers(
 ) -> None:
     """Write what lies behind an encoder's word embeddings as a model of OpenVINO.
 
-    It reads the embeddings, float32 ``[1, tokens, hidden]``; the segments, int64 ``[1, tokens]``, if the
-    encoder :func:`reads_types`; and A and B of each changed layer, as
-    :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has them. It returns the last hidden states,
-    ``[1, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token with it
-    first gets the position of that token for all tokens from then on (OpenVINO 2026.4): rows must have
-    :data:`FEWEST` tokens.
+    It reads the embeddings, float32 ``[1, tokens, hidden]``; a mask, int64 ``[1, tokens]``, 1 for tokens and
+    0 for the padding behind them; the segments, int64 ``[1, tokens]``, if the encoder :func:`reads_types`;
+    and A and B of each changed layer, as :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has
+    them. It returns the last hidden states, ``[1, tokens, hidden]``, or that of the first token alone.
+    Whoever computes a row of one token with it first gets the position of that token for all tokens from then
+    on (OpenVINO 2026.4): rows must have :data:`FEWEST` tokens.
 
     Args:
         base: an encoder of transformers on the CPU, in float32, without a head.
@@ -78,13 +78,20 @@ def convert_layers(
         EngineError: OpenVINO is not installed, or cannot convert the encoder.
     """
     hidden, types = base.get_input_embeddings().embedding_dim, reads_types(base)
-    example, shapes = [torch.randn(1, TRACED, hidden)], [[1, -1, hidden]]
+    example, shapes = [torch.randn(1, TRACED, hidden), traced_mask()], [[1, -1, hidden], [1, -1]]
     if types:
         example.append(torch.zeros(1, TRACED, dtype=torch.long))
         shapes.append([1, -1])
     more, theirs = change_inputs(changed)
     layers = _Layers(base, tuple(changed), reads_types=types, first_token=first_token)
     convert(layers, example + more, shapes + theirs, file)
+
+
+def traced_mask() -> Tensor:
+    """Return the mask of what is traced, int64 ``[1, TRACED]``: its last token is padding."""
+    mask = torch.ones(1, TRACED, dtype=torch.long)
+    mask[0, -1] = 0
+    return mask
 
 
 def change_inputs(changed: Mapping[str, tuple[int, int]]) -> tuple[list[Tensor], list[list[int]]]:
@@ -140,13 +147,14 @@ class _Layers(nn.Module):
         self._reads_types = reads_types
         self._first_token = first_token
 
-    def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
-        """Return the last hidden states; a row without padding needs no mask."""
+    def forward(self, embedded: Tensor, mask: Tensor, *others: Tensor) -> Tensor:
+        """Return the last hidden states."""
         left = list(others)
         types = {"token_type_ids": left.pop(0)} if self._reads_types else {}
         shortened = last_layer_of_first_token(self._base) if self._first_token else nullcontext()
         with changes_added(self._base, self._changed, left), shortened:
-            states: Tensor = self._base(inputs_embeds=embedded, **types).last_hidden_state
+            found = self._base(inputs_embeds=embedded, attention_mask=mask, **types)
+            states: Tensor = found.last_hidden_state
         return states
 
 

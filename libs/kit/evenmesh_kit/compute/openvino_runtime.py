@@ -18,6 +18,9 @@ from evenmesh_kit.compute.thread_names import threads_begin_as
 
 _RANKS: Final = 4
 """Ranks of changes are rounded up to multiples of this, so that there are few shapes."""
+_TILE: Final = 16
+"""Rows of a tile of AMX: what fills no whole tile is computed with other instructions."""
+_CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 class CompiledModel:
@@ -65,6 +68,49 @@ class CompiledModel:
             self._requests.put(request)
 
 
+class CompiledLayers(CompiledModel):
+    """The layers of an encoder that :func:`evenmesh_kit.compute.openvino_conversion.convert_layers` wrote.
+
+    Where tiles are multiplied (Intel AMX, bfloat16), a row is padded to whole tiles: one of 141 tokens takes
+    a quarter less time as 144 (OpenVINO 2026.4). How far depends on its own length alone, so its states are
+    the same in any company.
+
+    Args:
+        file: as of :class:`CompiledModel`.
+        bfloat16: as of :class:`CompiledModel`.
+        parallel: as of :class:`CompiledModel`.
+    """
+
+    def __init__(self, file: Path, *, bfloat16: bool, parallel: int) -> None:
+        super().__init__(file, bfloat16=bfloat16, parallel=parallel)
+        self._multiple = _TILE if bfloat16 and _multiplies_tiles() else 1
+
+    def states(
+        self,
+        words: NDArray[Any],
+        ids: Sequence[int],
+        types: Sequence[int] | None = None,
+        changes: Sequence[NDArray[np.float32]] = (),
+    ) -> NDArray[np.float32]:
+        """Return the states of a row, ``[tokens, hidden]``, or where they are converted so of its first
+        token.
+
+        Args:
+            words: embeddings of words, ``[vocabulary, hidden]``.
+            ids: its tokens, [2, inf) of them.
+            types: the segment of each; None if the encoder reads none.
+            changes: A and B of each changed layer.
+        """
+        count = len(ids)
+        size = -(-count // self._multiple) * self._multiple
+        embedded = np.zeros((1, size, words.shape[1]), np.float32)
+        embedded[0, :count] = words[list(ids)]
+        inputs: list[NDArray[Any]] = [embedded, _padded(np.ones(count), size)]
+        if types is not None:
+            inputs.append(_padded(types, size))
+        return self([*inputs, *changes])[0, :count]
+
+
 class LayerChanges:
     """Low-rank changes (LoRA; Hu et al. 2022) of linear layers, as a model that was converted for them reads.
 
@@ -100,6 +146,22 @@ def change_shapes(sizes: tuple[int, int], rank: int) -> tuple[tuple[int, int], t
     """Return the shapes of A and B of a linear layer of so many inputs and outputs."""
     inputs, outputs = sizes
     return (rank, inputs), (outputs, rank)
+
+
+def _padded(values: Any, size: int) -> NDArray[np.int64]:
+    """Return numbers as int64 ``[1, size]``, zeros behind them."""
+    found = np.zeros((1, size), np.int64)
+    found[0, : len(values)] = values
+    return found
+
+
+@cache
+def _multiplies_tiles() -> bool:
+    """Return whether Linux says that the processor has AMX for bfloat16."""
+    try:
+        return " amx_bf16" in _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def multiplies_bfloat16() -> bool:

@@ -14,19 +14,19 @@ from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
-from evenmesh_kit.compute.openvino_runtime import CompiledModel
+from evenmesh_kit.compute.openvino_runtime import CompiledLayers
 from evenmesh_kit.compute.thread_names import name_thread
 
 MODULE: Final = "evenmesh_generator.pointer.conversion"
 """What converts the encoder."""
 ENCODER: Final = "encoder.xml"
-"""From embeddings of words and segments to all that the decoder reads, ``[1, L, width]``."""
+"""From embeddings of words, a mask and segments to all that the decoder reads, ``[1, L, width]``."""
 CHECKED: Final = "checked.npz"
 """What PyTorch computes for drawn tokens: ``ids_<n>`` and ``read_<n>`` by their number n."""
 PROBED: Final = (3, 41)
 """Tokens of the pairs that are compared with PyTorch's."""
 
-_VERSION: Final = "1"
+_VERSION: Final = "2"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To what PyTorch computes, by whether it is bfloat16; a wrong conversion is far below."""
 
@@ -55,7 +55,7 @@ class CompiledPointerEncoder:
         converted = converting.conversion(conversions, MODULE, folder, {}, version=_VERSION)
         self._pool = ThreadPoolExecutor(parallel, "pointer-encoder", initializer=name_thread)
         try:
-            self._model = CompiledModel(converted / ENCODER, bfloat16=bfloat16, parallel=parallel)
+            self._model = CompiledLayers(converted / ENCODER, bfloat16=bfloat16, parallel=parallel)
             self._check(np.load(converted / CHECKED, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:
             raise
@@ -78,10 +78,7 @@ class CompiledPointerEncoder:
         return read[:, : -2 * hidden], read[:, -2 * hidden : -hidden], read[:, -hidden:]
 
     def _read(self, row: Sequence[int], head: int) -> Array:
-        embedded = np.ascontiguousarray(self._words[list(row)])[None]
-        types = (np.arange(len(row)) >= head).astype(np.int64)[None]
-        found: Array = self._model([embedded, types])[0]
-        return found
+        return self._model.states(self._words, row, [int(at >= head) for at in range(len(row))])
 
     def _check(self, checked: Mapping[str, NDArray[Any]], least: float) -> None:
         for count in PROBED:

@@ -23,7 +23,7 @@ from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_kit.compute import openvino_conversion
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
-from evenmesh_kit.compute.openvino_conversion import TRACED
+from evenmesh_kit.compute.openvino_conversion import TRACED, traced_mask
 from evenmesh_models import BaseModelError
 
 
@@ -34,12 +34,13 @@ class _Encoder(nn.Module):
         super().__init__()
         self._model = model
 
-    def forward(self, embedded: Tensor, types: Tensor) -> Tensor:
+    def forward(self, embedded: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         """Return keys and values of all layers, copy keys and last hidden states, ``[1, L, width]``."""
         encoder = self._model.encoder
         hidden = encoder.embeddings(inputs_embeds=embedded, token_type_ids=types)
+        visible = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
         for layer in encoder.layers:
-            hidden = layer(hidden, None)
+            hidden = layer(hidden, visible)
         crossing: list[Any] = [layer.crossattention.self for layer in self._model.decoder.layers]  # type: ignore[union-attr]
         projected = [part(hidden) for one in crossing for part in (one.key, one.value)]
         return torch.cat([*projected, encoder.copy_key(hidden), hidden], -1)
@@ -53,8 +54,8 @@ def convert(model: PointerForConditionalGeneration, folder: Path) -> None:
     """
     hidden = int(model.config.hidden_size)
     encoder = _Encoder(model.train(False))
-    example = [torch.randn(1, TRACED, hidden), torch.zeros(1, TRACED, dtype=torch.long)]
-    openvino_conversion.convert(encoder, example, [[1, -1, hidden], [1, -1]], folder / ENCODER)
+    example = [torch.randn(1, TRACED, hidden), traced_mask(), torch.zeros(1, TRACED, dtype=torch.long)]
+    openvino_conversion.convert(encoder, example, [[1, -1, hidden], [1, -1], [1, -1]], folder / ENCODER)
     np.savez(folder / CHECKED, **_checked(model, encoder))
 
 
@@ -67,7 +68,7 @@ def _checked(model: PointerForConditionalGeneration, encoder: _Encoder) -> dict[
         ids = torch.randint(len(words) // 2, len(words), (count,), generator=generator)
         types = (torch.arange(count) >= count // 2).long()
         with torch.inference_mode():
-            read = encoder(words[ids][None], types[None])[0]
+            read = encoder(words[ids][None], torch.ones_like(types)[None], types[None])[0]
         found |= {f"ids_{count}": ids.numpy(), f"read_{count}": read.float().numpy()}
     return found
 

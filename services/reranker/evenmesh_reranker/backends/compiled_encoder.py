@@ -25,7 +25,12 @@ from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
 from evenmesh_kit.compute.model_files import ModelError, one_line
-from evenmesh_kit.compute.openvino_runtime import CompiledModel, LayerChanges, multiplies_bfloat16
+from evenmesh_kit.compute.openvino_runtime import (
+    CompiledLayers,
+    CompiledModel,
+    LayerChanges,
+    multiplies_bfloat16,
+)
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.domain import Agent, Fusion
 from evenmesh_reranker.models import pairs, token_names, tokens
@@ -43,7 +48,7 @@ MODULE: Final = "evenmesh_reranker.backends.conversion"
 ADAPTER: Final = "adapter.safetensors"
 """Name of the file in an adapter's version; see :mod:`evenmesh_reranker.backends.adapters`."""
 LAYERS: Final = "layers.xml"
-"""From embeddings of words, segments if the model reads any, and changes, to states that the head reads."""
+"""From embeddings of words, a mask, segments if the model reads any, and changes, to what the head reads."""
 HEAD: Final = "head.xml"
 """From the states, and changes, to one logit or those of two classes, ``[1, labels]``."""
 WORDS: Final = "words.npy"
@@ -55,7 +60,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "3"
+_VERSION: Final = "4"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -122,7 +127,7 @@ class _Changes:
 class _Parts:
     """A converted model, compiled."""
 
-    layers: CompiledModel
+    layers: CompiledLayers
     head: CompiledModel
 
 
@@ -253,12 +258,9 @@ class CompiledCrossEncoder:
 
     def _states(self, row: Row, changes: Sequence[Array] | None = None) -> Array:
         """Return the last hidden states that the head reads, ``[tokens, hidden]`` or ``[1, hidden]``."""
-        inputs: list[NDArray[Any]] = [np.ascontiguousarray(self.words[list(row.ids)], dtype=np.float32)[None]]
-        if self._reads_types:
-            inputs.append(np.array([row.types or [0] * len(row.ids)], dtype=np.int64))
+        types = (row.types or [0] * len(row.ids)) if self._reads_types else None
         compiled = self._plain if changes is None else self._for_changes()
-        found: Array = compiled.layers([*inputs, *(changes or ())])[0]
-        return found
+        return compiled.layers.states(self.words, row.ids, types, changes or ())
 
     def _changes_of(self, adapter: CompiledAdapter) -> _Changes:
         found = self._changes.get(adapter)
@@ -283,11 +285,10 @@ class CompiledCrossEncoder:
         return converting.conversion(self._conversions, MODULE, self._folder, given, version=_VERSION)
 
     def _compiled(self, converted: Path) -> _Parts:
-        layers, head = (
-            CompiledModel(converted / name, bfloat16=narrow, parallel=self.parallel)
-            for name, narrow in ((LAYERS, self._bfloat16), (HEAD, False))
+        return _Parts(
+            CompiledLayers(converted / LAYERS, bfloat16=self._bfloat16, parallel=self.parallel),
+            CompiledModel(converted / HEAD, bfloat16=False, parallel=self.parallel),
         )
-        return _Parts(layers, head)
 
     def _check(self, checked: Mapping[str, NDArray[Any]]) -> None:
         """Compare with PyTorch."""

@@ -15,10 +15,15 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
 
-from evenmesh_kit.compute import idle_memory
+from evenmesh_kit.compute import idle_memory, openvino_runtime
 from evenmesh_kit.compute.cpu_engine import installed_version
 from evenmesh_kit.compute.openvino_conversion import convert_layers, linear_layers, reads_types
-from evenmesh_kit.compute.openvino_runtime import CompiledModel, LayerChanges, multiplies_bfloat16
+from evenmesh_kit.compute.openvino_runtime import (
+    CompiledLayers,
+    CompiledModel,
+    LayerChanges,
+    multiplies_bfloat16,
+)
 
 needs_openvino = pytest.mark.skipif(installed_version() is None, reason="openvino is not installed")
 
@@ -86,14 +91,14 @@ class _Compiled:
         self.words = model.get_input_embeddings()
         self.types = reads_types(model)
         convert_layers(model, folder / "layers.xml", changed)
-        self.compiled = CompiledModel(folder / "layers.xml", bfloat16=bfloat16, parallel=2)
+        self.compiled = CompiledLayers(folder / "layers.xml", bfloat16=bfloat16, parallel=2)
 
     def states(self, ids: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None) -> Tensor:
         """The last hidden states, ``[1, tokens, hidden]``."""
-        inputs = [self.words(ids).detach().numpy()]
-        if self.types:
-            inputs.append((torch.zeros_like(ids) if types is None else types).numpy())
-        return torch.from_numpy(self.compiled([*inputs, *(changes.arrays if changes else [])]))
+        read = (torch.zeros_like(ids) if types is None else types)[0].tolist() if self.types else None
+        words = self.words.weight.detach().numpy()
+        found = self.compiled.states(words, ids[0].tolist(), read, changes.arrays if changes else ())
+        return torch.from_numpy(found)[None]
 
 
 @needs_openvino
@@ -106,6 +111,29 @@ def test_states_are_pytorchs(make: Callable[[], Any], tmp_path: Path) -> None:
             ids = _ids(tokens)
             wanted = model(input_ids=ids).last_hidden_state
             torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+@needs_openvino
+@pytest.mark.parametrize("make", [_bert, _roberta, _distilbert])
+def test_padding_is_not_seen(
+    make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the processor has AMX; elsewhere nothing is padded, so the test says that it has."""
+    monkeypatch.setattr(openvino_runtime, "_multiplies_tiles", lambda: True)
+    model = _model(make)
+    compiled = _Compiled(tmp_path, model)
+    compiled.compiled._multiple = _Compiled(tmp_path, model, bfloat16=True).compiled._multiple
+    read: list[int] = []
+    call = CompiledModel.__call__
+    monkeypatch.setattr(
+        CompiledModel, "__call__", lambda self, given: (read.append(given[0].shape[1]), call(self, given))[1]
+    )
+    with torch.inference_mode():
+        for tokens in (2, 15, 16, 17, 60):
+            ids = _ids(tokens)
+            wanted = model(input_ids=ids).last_hidden_state
+            torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
+    assert read == [16, 16, 16, 32, 64]
 
 
 @needs_openvino

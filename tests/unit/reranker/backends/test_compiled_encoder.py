@@ -157,7 +157,7 @@ def test_no_request_waits_for_the_first_adapter_to_be_compiled(
     model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
     tiny_encoders.low_rank(1).save(tmp_path)
     adapter = loader.adapter(tmp_path, "a", model)
-    monkeypatch.setattr(compiled_encoder, "CompiledModel", lambda *_, **__: pytest.fail("it is compiled"))
+    monkeypatch.setattr(compiled_encoder, "CompiledLayers", lambda *_, **__: pytest.fail("it is compiled"))
     assert len(model.probabilities(_rows(model, 2), [adapter, None])) == 2
 
 
@@ -170,7 +170,7 @@ def test_an_adapter_that_cannot_be_compiled_is_refused(
     loader = _loader(kept)
     model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
     tiny_encoders.low_rank(1).save(tmp_path)
-    monkeypatch.setattr(compiled_encoder, "CompiledModel", fail)
+    monkeypatch.setattr(compiled_encoder, "CompiledLayers", fail)
     with pytest.raises(ModelError, match=r"the adapter a: .*no such operation"):
         loader.adapter(tmp_path, "a", model)
 

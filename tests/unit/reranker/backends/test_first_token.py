@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
@@ -23,7 +22,7 @@ from transformers import (
 
 from evenmesh_kit.compute import cpu_engine
 from evenmesh_kit.compute.first_token import last_layer_of_first_token
-from evenmesh_kit.compute.openvino_runtime import CompiledModel
+from evenmesh_kit.compute.openvino_runtime import CompiledLayers
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends import compiled_encoder, conversion
 from evenmesh_reranker.backends.encoder import EncoderLoader, load
@@ -135,9 +134,8 @@ def test_the_model_is_as_before_afterwards(folder: Path) -> None:
 @pytest.mark.skipif(cpu_engine.installed_version() is None, reason="openvino is not installed")
 def test_what_is_converted_returns_one_state(folder: Path, tmp_path: Path) -> None:
     conversion.convert(load(folder, CPU), tmp_path, changeable=False)
-    layers = CompiledModel(tmp_path / compiled_encoder.LAYERS, bfloat16=False, parallel=1)
-    row: list[NDArray[Any]] = [np.zeros((1, 9, 32), np.float32), np.zeros((1, 9), np.int64)]
-    assert layers(row).shape == (1, 1, 32)
+    layers = CompiledLayers(tmp_path / compiled_encoder.LAYERS, bfloat16=False, parallel=1)
+    assert layers.states(np.zeros((5, 32), np.float32), [1] * 9, [0] * 9).shape == (1, 32)
     states = np.load(tmp_path / compiled_encoder.CHECKED)["states_3"]
     assert states.shape == (1, 32)
 

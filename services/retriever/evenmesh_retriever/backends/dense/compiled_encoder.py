@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,7 +20,7 @@ from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
-from evenmesh_kit.compute.openvino_runtime import CompiledModel, multiplies_bfloat16
+from evenmesh_kit.compute.openvino_runtime import CompiledLayers, CompiledModel, multiplies_bfloat16
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.steps import in_batches
@@ -31,7 +30,7 @@ _log = logging.getLogger("evenmesh.retriever.encoder")
 CHECKED: Final = ("which lamp?", "", " It is a café\n at Night! [SEP] ", "a front lamp " * 200)
 """Texts that a conversion and each start are compared by."""
 LAYERS: Final = "layers.xml"
-"""From embeddings of words, and the segments where the model reads any, to the states of the tokens."""
+"""From embeddings of words, a mask, and segments where the model reads any, to the states of the tokens."""
 POOLING: Final = "pooling.xml"
 """From the states to the vector, of any length."""
 WORDS: Final = "words.npy"
@@ -42,7 +41,7 @@ TOKENIZER: Final = "tokenizer.json"
 ABOUT: Final = "about.json"
 """What else a conversion says of the model, as :class:`CompiledEncoder` reads it."""
 
-_VERSION: Final = "1"
+_VERSION: Final = "2"
 """Raise it when the same model is converted to something else than before."""
 MODULE: Final = "evenmesh_retriever.backends.dense.conversion"
 """What converts a model."""
@@ -91,9 +90,9 @@ class CompiledEncoder:
             self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
             self._words = np.load(folder / WORDS, mmap_mode="r", allow_pickle=False)
             idle_memory.register(self._words)
-            compiled = partial(CompiledModel, parallel=usable_cores())
-            self._layers = compiled(folder / LAYERS, bfloat16=bfloat16)
-            self._pooling = compiled(folder / POOLING, bfloat16=False)
+            parallel = usable_cores()
+            self._layers = CompiledLayers(folder / LAYERS, bfloat16=bfloat16, parallel=parallel)
+            self._pooling = CompiledModel(folder / POOLING, bfloat16=False, parallel=parallel)
             self._check(np.load(folder / VECTORS, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:
             raise
@@ -121,10 +120,8 @@ class CompiledEncoder:
 
     def _vector(self, text: str) -> VectorArray:
         read = self._tokenizer.encode(text)
-        inputs: list[Any] = [np.ascontiguousarray(self._words[read.ids], dtype=np.float32)[None]]
-        if self._reads_types:
-            inputs.append(np.array([read.type_ids], dtype=np.int64))
-        pooled = self._pooling([self._layers(inputs)])[0]
+        states = self._layers.states(self._words, read.ids, read.type_ids if self._reads_types else None)
+        pooled = self._pooling([states[None]])[0]
         vector: VectorArray = pooled / np.maximum(np.linalg.norm(pooled), np.float32(1e-12))
         return vector
 
