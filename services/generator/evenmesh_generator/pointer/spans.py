@@ -95,12 +95,20 @@ class SpanProcessor:
 
     def process(self, ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
         """Return scores [B, V] of the next tokens of rows that read ``ids`` so far."""
-        allowed = torch.full_like(scores, float("-inf"))
-        for row, read in enumerate(ids):
-            allow = self._allowed(row * len(self._texts) // len(ids), read[self._prompt :])
-            places = upload(sorted(allow), scores.device)
-            allowed[row, places] = scores[row, places]
-        return allowed
+        processed = torch.full_like(scores, float("-inf"))
+        for row, tokens in enumerate(self.allowed(ids)):
+            places = upload(tokens, scores.device)
+            processed[row, places] = scores[row, places]
+        return processed
+
+    def allowed(self, ids: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the tokens that may follow in each row, ascending and never none, after ``ids`` read so
+        far.
+        """
+        return [
+            sorted(self._allowed(row * len(self._texts) // len(ids), read[self._prompt :]))
+            for row, read in enumerate(ids)
+        ]
 
     def _allowed(self, number: int, written: Sequence[int]) -> set[int]:
         """Return the tokens that may follow in a row of this number's texts; never empty."""

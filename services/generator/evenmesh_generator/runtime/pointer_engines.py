@@ -57,7 +57,9 @@ def load(name: str, folder: Path | None, placement: Placement, options: EngineOp
             return pointer_engine(name, artifact.load(folder), tokenizer, placement, options)
     except (ArtifactError, BaseModelError) as error:
         raise ModelError(one_line(error)) from None
-    return _engine(name, network, tokenizer, placement, options)
+    # The decoder's products are small, and its weights are read once a step: a second thread costs more time
+    # than it saves.
+    return _engine(name, network, tokenizer, placement, options, threads=1)
 
 
 def pointer_engine(
@@ -102,6 +104,8 @@ def _engine(
     tokenizer: PairTokenizer,
     placement: Placement,
     options: EngineOptions,
+    *,
+    threads: int | None = None,
 ) -> LanguageEngine:
     settings = network.settings
 
@@ -129,7 +133,12 @@ def _engine(
         ),
     )
     loop = DecodingLoop(
-        name, network, rules, limits(options, placement.device, settings.vocab_size), continuous=True
+        name,
+        network,
+        rules,
+        limits(options, placement.device, settings.vocab_size),
+        continuous=True,
+        threads=threads,
     )
     prompter = PairPrompter(name, tokenizer, settings, limit=LONGEST_PAIR, rows=MOST_PAIRS)
     return LanguageEngine(description, prompter, loop, workers=options.workers)

@@ -29,7 +29,8 @@ from evenmesh_generator.pointer.tokenization import pad_pairs, pair
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.assembly import assemble
 from evenmesh_generator.runtime.engine import LanguageEngine
-from evenmesh_generator.runtime.networks import pair_encoders
+from evenmesh_generator.runtime.networks import pair_encoders, pointer
+from evenmesh_generator.runtime.networks.linear import Linear
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.pointer_engines import pointer_engine, torch_network
@@ -377,3 +378,26 @@ def test_weights_converted_once_encode_the_same_to_the_bit(monkeypatch: pytest.M
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     assert counted[0][0] > 0 == counted[1][0]
     assert counted[1][1] < counted[0][1]
+
+
+def test_weights_laid_out_once_project_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias, hidden = (torch.randn(*size, generator=generator) for size in ((70, 48), (70,), (9, 48)))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        for given in (bias.to(dtype), None):
+            wanted = torch.nn.functional.linear(hidden, weight, None if given is None else given.float())
+            for rows in (1, 4, 9):
+                found = Linear(weight.to(dtype), given)(hidden[:rows].to(dtype))
+                assert found.dtype is dtype
+                torch.testing.assert_close(found.float(), wanted[:rows], rtol=tolerance, atol=10 * tolerance)
+
+
+def test_what_is_copied_is_found_source_by_source() -> None:
+    """Keys in bfloat16 are multiplied as float32, each source's own tokens alone."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(*size, generator=generator) for size in ((3, 2, 8), (3, 5, 8)))
+    for narrow in (keys, keys.bfloat16()):
+        found = pointer._products(queries, narrow, [5, 2, 4])
+        wanted = torch.einsum("rwh,rsh->rws", queries, narrow.float())
+        for source, length in enumerate((5, 2, 4)):
+            torch.testing.assert_close(found[source, :, :length], wanted[source, :, :length])

@@ -89,7 +89,8 @@ class BeamSearch:
     ) -> None:
         self._beams = beams
         self._most = most_tokens
-        self._ends = ends
+        self.ends = ends
+        """Tokens that end an answer."""
         self._penalty = length_penalty
         self._early = early_stopping
         self._improvable = True
@@ -105,7 +106,7 @@ class BeamSearch:
     @property
     def candidates(self) -> int:
         """Return how many of a step's best candidates to pass: with fewer, all could have ended."""
-        return max(2, 1 + len(self._ends)) * self._beams
+        return max(2, 1 + len(self.ends)) * self._beams
 
     def advance(self, best: Sequence[Candidate]) -> tuple[list[int], list[int]] | None:
         """Advance by one token, given the best candidates over all beams in any order.
@@ -116,7 +117,7 @@ class BeamSearch:
         best = sorted(best, key=lambda one: -one.score)[: self.candidates]
         self.written += 1
         last = self.written >= self._most
-        hits = [last or one.token in self._ends for one in best]
+        hits = [last or one.token in self.ends for one in best]
         running = [
             _single(one.score + _NEVER) if hit else one.score for one, hit in zip(best, hits, strict=True)
         ]

@@ -83,6 +83,27 @@ class TokenProcessor(Protocol):
         """Return scores [B, V] of the next tokens of rows that read ``ids`` so far."""
 
 
+@runtime_checkable
+class TokenChoice(Protocol):
+    """A logits processor that leaves the scores of some tokens as they are, and takes all others away."""
+
+    def allowed(self, ids: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the tokens that may follow in each row, ascending and never none, after ``ids`` read so
+        far.
+        """
+
+
+def only_choice(processors: Sequence[Processor] | None) -> TokenChoice | None:
+    """Return the one processor of a request if it does nothing but choose; None otherwise.
+
+    What it lets through is a few hundred of tens of thousands of tokens: the others need not be looked at.
+    """
+    if processors is None or len(processors) != 1:
+        return None
+    only: Any = processors[0]
+    return only if isinstance(only, TokenChoice) else None
+
+
 def apply(processors: Sequence[Processor], ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
     """Return scores [B, V] after the processors of one request, whose rows read ``ids`` so far."""
     rows: Tensor | None = None

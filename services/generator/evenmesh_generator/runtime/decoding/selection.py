@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from evenmesh_generator.runtime.decoding.beams import Candidate
-from evenmesh_generator.runtime.decoding.rules import apply
+from evenmesh_generator.runtime.decoding.rules import TokenChoice, apply, only_choice
 from evenmesh_generator.runtime.decoding.sampler import Sampler
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_kit.compute.placement import upload
@@ -81,6 +81,11 @@ class _Singles:
             for at in special:
                 sequence = sequences[at]
                 row = mine[at : at + 1]
+                choice = only_choice(sequence.processors)
+                if choice is not None and sequence.sampler is None:
+                    allowed = upload(choice.allowed([sequence.ids])[0], row.device)
+                    chosen[at] = allowed[row[0, allowed].argmax()]
+                    continue
                 if sequence.processors is not None:
                     row = apply(sequence.processors, [sequence.ids], row.clone())
                 if sequence.sampler is None:
@@ -122,6 +127,11 @@ def _searched(
     scores: Tensor, rows: Sequence[Sequence[int]], sequences: Sequence[BeamSequences], *, normalised: bool
 ) -> Tensor:
     """Return the best candidates of every beam: scores, tokens and log-probabilities, [3, M, count]."""
+    running = upload([score for one in sequences for score in one.search.scores], scores.device)[:, None]
+    most = min(max(one.search.candidates for one in sequences), scores.shape[1])
+    choices = [choice for one in sequences if (choice := only_choice(one.processors)) is not None]
+    if normalised and len(choices) == len(sequences):
+        return _chosen(scores, rows, sequences, choices, running, most)
     own = _picked(scores, [row for mine in rows for row in mine])
     if not normalised:
         own = own.log_softmax(-1)
@@ -134,10 +144,33 @@ def _searched(
             begin += len(mine)
             pieces.append(piece if one.processors is None else apply(one.processors, one.ids, piece.clone()))
         processed = torch.cat(pieces)
-    running = upload([score for one in sequences for score in one.search.scores], own.device)
-    most = min(max(one.search.candidates for one in sequences), own.shape[1])
-    best, tokens = (processed + running[:, None]).topk(most)
+    best, tokens = (processed + running).topk(most)
     return torch.stack([best.double(), tokens.double(), own.gather(1, tokens).double()])
+
+
+def _chosen(
+    scores: Tensor,
+    rows: Sequence[Sequence[int]],
+    sequences: Sequence[BeamSequences],
+    choices: Sequence[TokenChoice],
+    running: Tensor,
+    most: int,
+) -> Tensor:
+    """Return what :func:`_searched` does where few tokens may follow: of log-probabilities, only theirs."""
+    places: list[list[int]] = []
+    tokens: list[list[int]] = []
+    for one, mine, choice in zip(sequences, rows, choices, strict=True):
+        tokens += choice.allowed(one.ids)
+        places += [[row * scores.shape[1]] for row in mine]
+    widest = max(most, *map(len, tokens))
+    # Whoever has fewer gets a token that ends nothing, with a score that cannot win.
+    filler = next(token for token in range(scores.shape[1]) if token not in sequences[0].search.ends)
+    padded = upload([[*mine, *[filler] * (widest - len(mine))] for mine in tokens], scores.device)
+    filled = upload([[len(mine)] for mine in tokens], scores.device)
+    own = scores.reshape(-1)[padded + upload(places, scores.device)]
+    beyond = torch.arange(widest, device=scores.device) >= filled
+    best, at = (own + running).masked_fill(beyond, float("-inf")).topk(most)
+    return torch.stack([best.double(), padded.gather(1, at).double(), own.gather(1, at).double()])
 
 
 def _take_searched(read: Sequence[float], shape: Sequence[int], sequences: Sequence[BeamSequences]) -> None:

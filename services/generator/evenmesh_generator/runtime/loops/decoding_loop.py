@@ -127,6 +127,7 @@ class DecodingLoop(Loop):
 
     Args:
         continuous: whether rows may join a running batch; if not, waiting requests start together.
+        threads: see :class:`Loop`.
         clock: seconds from any moment; tenants get equal parts of them.
     """
 
@@ -138,9 +139,10 @@ class DecodingLoop(Loop):
         limits: Limits,
         *,
         continuous: bool,
+        threads: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, threads=threads)
         self._clock = clock
         self._network = network
         self._rules = rules

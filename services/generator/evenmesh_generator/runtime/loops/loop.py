@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import InvalidStateError
 from typing import TypeVar
 
+import torch
+
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.statistics import EngineStatistics
@@ -22,9 +24,16 @@ _log = logging.getLogger("evenmesh.generator.runtime")
 
 
 class Loop(abc.ABC):
-    """A :class:`~evenmesh_generator.runtime.tasks.Runner`; a subclass computes in :meth:`_run`."""
+    """A :class:`~evenmesh_generator.runtime.tasks.Runner`; a subclass computes in :meth:`_run`.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of the model.
+        threads: threads of an operation of PyTorch, [1, inf); None: those of the thread that makes it.
+    """
+
+    def __init__(self, name: str, *, threads: int | None = None) -> None:
+        mine = torch.get_num_threads()  # asked in any case: a thread keeps the number that it first has
+        self._threads = threads or mine
         self._changed = threading.Condition()
         self._arrivals: TenantTurns[Task | Judgement] = TenantTurns(lambda item: item.tenant)
         self._closed = False
@@ -63,6 +72,7 @@ class Loop(abc.ABC):
 
     def _run_named(self) -> None:
         name_thread()
+        torch.set_num_threads(self._threads)
         self._run()
 
     @abc.abstractmethod

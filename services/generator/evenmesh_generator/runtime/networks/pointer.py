@@ -21,6 +21,7 @@ from torch.nn import functional
 from evenmesh_generator.pointer.mixture import apply_abstention_bias
 from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
+from evenmesh_generator.runtime.networks.linear import Linear
 from evenmesh_generator.runtime.networks.pair_encoders import PairEncoder
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
 from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Joining, Part, Prompt
@@ -47,17 +48,6 @@ class _Copy:
     spread: Tensor
     probs: Tensor
     gate: Tensor
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """A projection in the type it is computed in."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return functional.linear(hidden, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -94,14 +84,17 @@ class _Weights:
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name].detach().to(self._device)
 
-    def linear(self, *names: str, dtype: torch.dtype | None = None) -> _Linear:
+    def linear(self, *names: str, dtype: torch.dtype | None = None) -> Linear:
         """Return one projection of several side by side."""
-        return _Linear(
-            *(
-                torch.cat([self[f"{name}.{part}"] for name in names]).to(dtype or self._dtype)
-                for part in ("weight", "bias")
-            )
+        return Linear(*self.parts(*names, dtype=dtype))
+
+    def parts(self, *names: str, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        """Return the weight and the bias of several projections side by side."""
+        weight, bias = (
+            torch.cat([self[f"{name}.{part}"] for name in names]).to(dtype or self._dtype)
+            for part in ("weight", "bias")
         )
+        return weight, bias
 
     def norm(self, name: str, *, dtype: torch.dtype | None = None) -> _Norm:
         return _Norm(
@@ -165,7 +158,8 @@ class PointerNetwork:
         read = _Weights(weights, settings, device, dtype)
         self.layers = [_Layer(read, f"decoder.layers.{at}") for at in range(settings.decoder_layers)]
         self.words = read["encoder.embeddings.word_embeddings.weight"]
-        self.projection = _Linear(self.words.to(dtype), read["head.vocab_bias"].float())
+        self.projection = Linear(self.words.to(dtype))
+        self.vocab_bias = read["head.vocab_bias"].float()
         self.positions = read["encoder.embeddings.position_embeddings.weight"]
         self.type = read["encoder.embeddings.token_type_embeddings.weight"][0]
         self.tasks = read["decoder.task_embeddings.weight"]
@@ -174,9 +168,9 @@ class PointerNetwork:
         self.transform = read.linear("head.transform")
         self.head_norm = read.norm("head.norm")
         self.copying = read.linear("head.copy_query", "head.successor", dtype=exact)
-        gate = read.linear("head.gate", dtype=exact)
-        self.gate_state = _Linear(gate.weight[:, :hidden], gate.bias)
-        self.gate_context = gate.weight[0, hidden:]
+        gate, bias = read.parts("head.gate", dtype=exact)
+        self.gate_state = Linear(gate[:, :hidden], bias)
+        self.gate_context = gate[0, hidden:]
         size = torch.empty(0, dtype=dtype).element_size()
         own = 2 * len(self.layers) * hidden * size
         source = own + hidden * size + 12
@@ -267,7 +261,7 @@ class PointerRows(SourcedRows):
     def _mixture(self, hidden: Tensor, tokens: Tensor, begins: Sequence[int]) -> Tensor:
         net = self._network
         transformed = net.head_norm(functional.gelu(net.transform(hidden)))
-        logits = functional.linear(transformed, net.projection.weight)
+        logits = net.projection(transformed)
         states = hidden.float()
         copying = net.copying(states)
         query, favour = copying[:, :-1] * states.shape[-1] ** -0.5, copying[:, -1]
@@ -279,7 +273,7 @@ class PointerRows(SourcedRows):
         mixed = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
         for begin in range(0, len(logits), _ROWS_AT_ONCE):
             some = mixed[begin : begin + _ROWS_AT_ONCE]
-            some.copy_(logits[begin : begin + _ROWS_AT_ONCE]).add_(net.projection.bias)
+            some.copy_(logits[begin : begin + _ROWS_AT_ONCE]).add_(net.vocab_bias)
             some.add_((generating[begin : begin + _ROWS_AT_ONCE] - some.logsumexp(-1))[:, None])
         if self._copied.shape != mixed.shape:
             self._copied = torch.zeros_like(mixed)
@@ -305,7 +299,7 @@ class PointerRows(SourcedRows):
             query, favour, gate, tokens = query[rows], favour[rows], gate[rows], tokens[rows]
         width = group.width
         ids = group.field(_IDS)
-        scores = query.view(-1, width, query.shape[-1]) @ group.field(_COPY).float().transpose(1, 2)
+        scores = _products(query.view(-1, width, query.shape[-1]), group.field(_COPY), group.lengths)
         before = functional.pad(ids[:, :-1], (1, 0), value=-1)
         follows = before[:, None, :] == tokens.view(-1, width, 1)
         scores = scores + favour.view(-1, width, 1) * follows
@@ -327,3 +321,18 @@ class PointerRows(SourcedRows):
         copying = functional.logsigmoid(copy.gate)[:, None].expand_as(copy.probs).reshape(-1)
         together = torch.logaddexp(flat.gather(0, places), copying + share.clamp_min(_TINY).log())
         flat.scatter_(0, places, together)
+
+
+def _products(queries: Tensor, keys: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return the float32 products [R, w, S] of ``queries`` [R, w, H] and ``keys`` [R, S, H]; any on padding.
+
+    Args:
+        lengths: tokens of each source.
+    """
+    if keys.device.type != "cpu" or keys.dtype is torch.float32:
+        return queries @ keys.float().transpose(1, 2)
+    # A source at a time, so that its keys in float32 stay in a core's own cache.
+    found = queries.new_zeros((*queries.shape[:2], keys.shape[1]))
+    for at, length in enumerate(lengths):
+        found[at, :, :length] = queries[at] @ keys[at, :length].float().T
+    return found
