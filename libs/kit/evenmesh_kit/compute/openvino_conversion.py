@@ -56,21 +56,24 @@ def convert_layers(
     file: Path,
     changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     *,
+    masked: bool,
     first_token: bool = False,
 ) -> None:
     """Write what lies behind an encoder's word embeddings as a model of OpenVINO.
 
-    It reads the embeddings, float32 ``[1, tokens, hidden]``; a mask, int64 ``[1, tokens]``, 1 for tokens and
-    0 for the padding behind them; the segments, int64 ``[1, tokens]``, if the encoder :func:`reads_types`;
-    and A and B of each changed layer, as :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has
-    them. It returns the last hidden states, ``[1, tokens, hidden]``, or that of the first token alone.
-    Whoever computes a row of one token with it first gets the position of that token for all tokens from then
-    on (OpenVINO 2026.4): rows must have :data:`FEWEST` tokens.
+    It reads the embeddings, float32 ``[1, tokens, hidden]``; if ``masked``, a mask, int64 ``[1, tokens]``, 1
+    for tokens and 0 for the padding behind them; the segments, int64 ``[1, tokens]``, if the encoder
+    :func:`reads_types`; and A and B of each changed layer, as
+    :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has them. It returns the last hidden
+    states, ``[1, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token
+    with it first gets the position of that token for all tokens from then on (OpenVINO 2026.4): rows must
+    have :data:`FEWEST` tokens.
 
     Args:
         base: an encoder of transformers on the CPU, in float32, without a head.
         file: where to, its name ends with ``.xml``.
         changed: inputs and outputs of the linear layers that changes are added to, by their names.
+        masked: whether it reads a mask: rows may then be padded.
         first_token: whether the last layer is computed for the first token alone; see
             :mod:`evenmesh_kit.compute.first_token`.
 
@@ -78,12 +81,15 @@ def convert_layers(
         EngineError: OpenVINO is not installed, or cannot convert the encoder.
     """
     hidden, types = base.get_input_embeddings().embedding_dim, reads_types(base)
-    example, shapes = [torch.randn(1, TRACED, hidden), traced_mask()], [[1, -1, hidden], [1, -1]]
+    example, shapes = [torch.randn(1, TRACED, hidden)], [[1, -1, hidden]]
+    if masked:
+        example.append(traced_mask())
+        shapes.append([1, -1])
     if types:
         example.append(torch.zeros(1, TRACED, dtype=torch.long))
         shapes.append([1, -1])
     more, theirs = change_inputs(changed)
-    layers = _Layers(base, tuple(changed), reads_types=types, first_token=first_token)
+    layers = _Layers(base, tuple(changed), masked=masked, reads_types=types, first_token=first_token)
     convert(layers, example + more, shapes + theirs, file)
 
 
@@ -139,21 +145,23 @@ class _Layers(nn.Module):
     """What is converted: from the embeddings of words to the last hidden states, with changes as inputs."""
 
     def __init__(
-        self, base: nn.Module, changed: Sequence[str], *, reads_types: bool, first_token: bool
+        self, base: nn.Module, changed: Sequence[str], *, masked: bool, reads_types: bool, first_token: bool
     ) -> None:
         super().__init__()
         self._base = base
         self._changed = changed
+        self._masked = masked
         self._reads_types = reads_types
         self._first_token = first_token
 
-    def forward(self, embedded: Tensor, mask: Tensor, *others: Tensor) -> Tensor:
-        """Return the last hidden states."""
+    def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
+        """Return the last hidden states; a row without padding needs no mask."""
         left = list(others)
+        mask = {"attention_mask": left.pop(0)} if self._masked else {}
         types = {"token_type_ids": left.pop(0)} if self._reads_types else {}
         shortened = last_layer_of_first_token(self._base) if self._first_token else nullcontext()
         with changes_added(self._base, self._changed, left), shortened:
-            found = self._base(inputs_embeds=embedded, attention_mask=mask, **types)
+            found = self._base(inputs_embeds=embedded, **mask, **types)
             states: Tensor = found.last_hidden_state
         return states
 

@@ -71,19 +71,17 @@ class CompiledModel:
 class CompiledLayers(CompiledModel):
     """The layers of an encoder that :func:`evenmesh_kit.compute.openvino_conversion.convert_layers` wrote.
 
-    Where tiles are multiplied (Intel AMX, bfloat16), a row is padded to whole tiles: one of 141 tokens takes
-    a quarter less time as 144 (OpenVINO 2026.4). How far depends on its own length alone, so its states are
-    the same in any company.
-
     Args:
         file: as of :class:`CompiledModel`.
         bfloat16: as of :class:`CompiledModel`.
         parallel: as of :class:`CompiledModel`.
+        masked: whether they read a mask; a row is then padded to whole tiles, see :func:`pads_rows`. How far
+            depends on its own length alone, so its states are the same in any company.
     """
 
-    def __init__(self, file: Path, *, bfloat16: bool, parallel: int) -> None:
+    def __init__(self, file: Path, *, bfloat16: bool, parallel: int, masked: bool) -> None:
         super().__init__(file, bfloat16=bfloat16, parallel=parallel)
-        self._multiple = _TILE if bfloat16 and _multiplies_tiles() else 1
+        self._masked = masked
 
     def states(
         self,
@@ -102,10 +100,12 @@ class CompiledLayers(CompiledModel):
             changes: A and B of each changed layer.
         """
         count = len(ids)
-        size = -(-count // self._multiple) * self._multiple
+        size = -(-count // _TILE) * _TILE if self._masked else count
         embedded = np.zeros((1, size, words.shape[1]), np.float32)
         embedded[0, :count] = words[list(ids)]
-        inputs: list[NDArray[Any]] = [embedded, _padded(np.ones(count), size)]
+        inputs: list[NDArray[Any]] = [embedded]
+        if self._masked:
+            inputs.append(_padded(np.ones(count), size))
         if types is not None:
             inputs.append(_padded(types, size))
         return self([*inputs, *changes])[0, :count]
@@ -155,13 +155,20 @@ def _padded(values: Any, size: int) -> NDArray[np.int64]:
     return found
 
 
-@cache
-def _multiplies_tiles() -> bool:
-    """Return whether Linux says that the processor has AMX for bfloat16."""
+def pads_rows(*, bfloat16: bool) -> bool:
+    """Return whether rows are computed faster if they are padded to whole tiles: with Intel's AMX.
+
+    A row of 141 tokens takes a quarter less time as one of 144 (OpenVINO 2026.4). Elsewhere the mask costs
+    two in a hundred and saves nothing.
+
+    Args:
+        bfloat16: whether matrices are multiplied in bfloat16.
+    """
     try:
-        return " amx_bf16" in _CPUINFO.read_text(encoding="utf-8", errors="replace")
+        flags = _CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    return bfloat16 and " amx_bf16" in flags
 
 
 def multiplies_bfloat16() -> bool:

@@ -14,13 +14,13 @@ from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
-from evenmesh_kit.compute.openvino_runtime import CompiledLayers
+from evenmesh_kit.compute.openvino_runtime import CompiledLayers, pads_rows
 from evenmesh_kit.compute.thread_names import name_thread
 
 MODULE: Final = "evenmesh_generator.pointer.conversion"
 """What converts the encoder."""
 ENCODER: Final = "encoder.xml"
-"""From embeddings of words, a mask and segments to all that the decoder reads, ``[1, L, width]``."""
+"""From embeddings of words, a mask if any, and segments to all that the decoder reads, ``[1, L, width]``."""
 CHECKED: Final = "checked.npz"
 """What PyTorch computes for drawn tokens: ``ids_<n>`` and ``read_<n>`` by their number n."""
 PROBED: Final = (3, 41)
@@ -52,10 +52,13 @@ class CompiledPointerEncoder:
     ) -> None:
         self._words = words
         idle_memory.register(words)  # of a file that safetensors mapped
-        converted = converting.conversion(conversions, MODULE, folder, {}, version=_VERSION)
+        masked = pads_rows(bfloat16=bfloat16)
+        converted = converting.conversion(conversions, MODULE, folder, {"masked": masked}, version=_VERSION)
         self._pool = ThreadPoolExecutor(parallel, "pointer-encoder", initializer=name_thread)
         try:
-            self._model = CompiledLayers(converted / ENCODER, bfloat16=bfloat16, parallel=parallel)
+            self._model = CompiledLayers(
+                converted / ENCODER, bfloat16=bfloat16, parallel=parallel, masked=masked
+            )
             self._check(np.load(converted / CHECKED, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:
             raise

@@ -1,8 +1,9 @@
 """Convert the encoder of a pointer model for OpenVINO, in a process of its own: ``python -m`` this module.
 
-It reads one JSON object from standard input: ``source``, a folder; and ``folder``, which is there and empty.
-It writes there what :class:`evenmesh_generator.pointer.compiled_encoder.CompiledPointerEncoder` reads. What
-cannot be converted ends it with status 1 and one line on standard output that says why.
+It reads one JSON object from standard input: ``source``, a folder; ``masked``, whether the encoder is to read
+a mask; and ``folder``, which is there and empty. It writes there what
+:class:`evenmesh_generator.pointer.compiled_encoder.CompiledPointerEncoder` reads. What cannot be converted
+ends it with status 1 and one line on standard output that says why.
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ class _Encoder(nn.Module):
         super().__init__()
         self._model = model
 
-    def forward(self, embedded: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        """Return keys and values of all layers, copy keys and last hidden states, ``[1, L, width]``."""
+    def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
+        """Return keys and values of all layers, copy keys and last hidden states, ``[1, L, width]``.
+
+        Args:
+            others: a mask, or none, and the segments.
+        """
+        *masks, types = others
+        visible = None
+        if masks:
+            visible = masks[0].bool()[:, None, None, :].expand(-1, 1, embedded.shape[1], -1)
         encoder = self._model.encoder
         hidden = encoder.embeddings(inputs_embeds=embedded, token_type_ids=types)
-        visible = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
         for layer in encoder.layers:
             hidden = layer(hidden, visible)
         crossing: list[Any] = [layer.crossattention.self for layer in self._model.decoder.layers]  # type: ignore[union-attr]
@@ -46,16 +54,18 @@ class _Encoder(nn.Module):
         return torch.cat([*projected, encoder.copy_key(hidden), hidden], -1)
 
 
-def convert(model: PointerForConditionalGeneration, folder: Path) -> None:
-    """Write the conversion of the encoder of a model, which is in float32 on the CPU.
+def convert(model: PointerForConditionalGeneration, folder: Path, *, masked: bool) -> None:
+    """Write the conversion of the encoder of a model, which is in float32 on the CPU; it may read a mask.
 
     Raises:
         EngineError: OpenVINO is not installed, or cannot convert it.
     """
     hidden = int(model.config.hidden_size)
     encoder = _Encoder(model.train(False))
-    example = [torch.randn(1, TRACED, hidden), traced_mask(), torch.zeros(1, TRACED, dtype=torch.long)]
-    openvino_conversion.convert(encoder, example, [[1, -1, hidden], [1, -1], [1, -1]], folder / ENCODER)
+    example = [torch.randn(1, TRACED, hidden), *([traced_mask()] if masked else [])]
+    example.append(torch.zeros(1, TRACED, dtype=torch.long))
+    shapes = [[1, -1, hidden], *[[1, -1] for _ in example[1:]]]
+    openvino_conversion.convert(encoder, example, shapes, folder / ENCODER)
     np.savez(folder / CHECKED, **_checked(model, encoder))
 
 
@@ -68,7 +78,7 @@ def _checked(model: PointerForConditionalGeneration, encoder: _Encoder) -> dict[
         ids = torch.randint(len(words) // 2, len(words), (count,), generator=generator)
         types = (torch.arange(count) >= count // 2).long()
         with torch.inference_mode():
-            read = encoder(words[ids][None], torch.ones_like(types)[None], types[None])[0]
+            read = encoder(words[ids][None], types[None])[0]
         found |= {f"ids_{count}": ids.numpy(), f"read_{count}": read.float().numpy()}
     return found
 
@@ -77,7 +87,7 @@ def main() -> int:
     """Convert what standard input names."""
     given = json.load(sys.stdin)
     try:
-        convert(artifact.load(Path(given["source"])), Path(given["folder"]))
+        convert(artifact.load(Path(given["source"])), Path(given["folder"]), masked=given["masked"])
     except (EngineError, ArtifactError, BaseModelError, OSError) as error:
         sys.stdout.write(one_line(error))
         return 1

@@ -30,6 +30,7 @@ from evenmesh_kit.compute.openvino_runtime import (
     CompiledModel,
     LayerChanges,
     multiplies_bfloat16,
+    pads_rows,
 )
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.domain import Agent, Fusion
@@ -48,7 +49,7 @@ MODULE: Final = "evenmesh_reranker.backends.conversion"
 ADAPTER: Final = "adapter.safetensors"
 """Name of the file in an adapter's version; see :mod:`evenmesh_reranker.backends.adapters`."""
 LAYERS: Final = "layers.xml"
-"""From embeddings of words, a mask, segments if the model reads any, and changes, to what the head reads."""
+"""From embeddings of words, a mask and segments if it reads them, and changes, to what the head reads."""
 HEAD: Final = "head.xml"
 """From the states, and changes, to one logit or those of two classes, ``[1, labels]``."""
 WORDS: Final = "words.npy"
@@ -171,6 +172,7 @@ class CompiledCrossEncoder:
         self._folder = folder
         self._conversions = conversions
         self._bfloat16 = dtype == "bfloat16" or (dtype == "auto" and multiplies_bfloat16())
+        self._masked = pads_rows(bfloat16=self._bfloat16)
         # A fast tokenizer sets its truncation in place: two threads must not use it at once.
         self._lock = Lock()
         self._changing: _Parts | None = None
@@ -281,12 +283,14 @@ class CompiledCrossEncoder:
             return self._changing
 
     def _converted(self, *, changeable: bool) -> Path:
-        given = {"changeable": changeable}
+        given = {"changeable": changeable, "masked": self._masked}
         return converting.conversion(self._conversions, MODULE, self._folder, given, version=_VERSION)
 
     def _compiled(self, converted: Path) -> _Parts:
         return _Parts(
-            CompiledLayers(converted / LAYERS, bfloat16=self._bfloat16, parallel=self.parallel),
+            CompiledLayers(
+                converted / LAYERS, bfloat16=self._bfloat16, parallel=self.parallel, masked=self._masked
+            ),
             CompiledModel(converted / HEAD, bfloat16=False, parallel=self.parallel),
         )
 

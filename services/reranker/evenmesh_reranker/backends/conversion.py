@@ -1,7 +1,8 @@
 """Convert a cross-encoder for OpenVINO, in a process of its own: ``python -m`` this module.
 
 It reads one JSON object from standard input: ``source``, a folder; ``changeable``, whether the model is to
-read changes of its linear layers; and ``folder``, which is there and empty. It writes there what
+read changes of its linear layers; ``masked``, whether its layers are to read a mask; and ``folder``, which is
+there and empty. It writes there what
 :class:`evenmesh_reranker.backends.compiled_encoder.CompiledCrossEncoder` reads. What cannot be converted ends
 it with status 1 and one line on standard output that says why.
 """
@@ -76,8 +77,8 @@ class _Head(nn.Module):
         return logits.reshape(1, -1)
 
 
-def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
-    """Write the conversion of a cross-encoder, which is in float32 on the CPU.
+def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool, masked: bool) -> None:
+    """Write the conversion of a cross-encoder, which is in float32 on the CPU; its layers may read a mask.
 
     Raises:
         EngineError: it has parts that OpenVINO does not compute, or OpenVINO cannot convert it.
@@ -99,7 +100,11 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     words = base.get_input_embeddings()
     first_token = needs_first_token_alone(encoder)
     convert_layers(
-        base, folder / compiled_encoder.LAYERS, inside if changeable else {}, first_token=first_token
+        base,
+        folder / compiled_encoder.LAYERS,
+        inside if changeable else {},
+        masked=masked,
+        first_token=first_token,
     )
     more, theirs = change_inputs(head if changeable else {})
     openvino_conversion.convert(
@@ -169,7 +174,7 @@ def main() -> int:
     given = json.load(sys.stdin)
     try:
         encoder = load(Path(given["source"]), Placement.choose("cpu", "float32"))
-        convert(encoder, Path(given["folder"]), changeable=given["changeable"])
+        convert(encoder, Path(given["folder"]), changeable=given["changeable"], masked=given["masked"])
     except (EngineError, ModelError, OSError) as error:
         sys.stdout.write(one_line(error))
         return 1

@@ -87,11 +87,12 @@ class _Compiled:
         *,
         bfloat16: bool = False,
         changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        masked: bool = False,
     ) -> None:
         self.words = model.get_input_embeddings()
         self.types = reads_types(model)
-        convert_layers(model, folder / "layers.xml", changed)
-        self.compiled = CompiledLayers(folder / "layers.xml", bfloat16=bfloat16, parallel=2)
+        convert_layers(model, folder / "layers.xml", changed, masked=masked)
+        self.compiled = CompiledLayers(folder / "layers.xml", bfloat16=bfloat16, parallel=2, masked=masked)
 
     def states(self, ids: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None) -> Tensor:
         """The last hidden states, ``[1, tokens, hidden]``."""
@@ -118,11 +119,8 @@ def test_states_are_pytorchs(make: Callable[[], Any], tmp_path: Path) -> None:
 def test_padding_is_not_seen(
     make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the processor has AMX; elsewhere nothing is padded, so the test says that it has."""
-    monkeypatch.setattr(openvino_runtime, "_multiplies_tiles", lambda: True)
     model = _model(make)
-    compiled = _Compiled(tmp_path, model)
-    compiled.compiled._multiple = _Compiled(tmp_path, model, bfloat16=True).compiled._multiple
+    compiled = _Compiled(tmp_path, model, masked=True)
     read: list[int] = []
     call = CompiledModel.__call__
     monkeypatch.setattr(
@@ -134,6 +132,17 @@ def test_padding_is_not_seen(
             wanted = model(input_ids=ids).last_hidden_state
             torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
     assert read == [16, 16, 16, 32, 64]
+
+
+def test_rows_are_padded_where_tiles_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = tmp_path / "cpuinfo"
+    monkeypatch.setattr(openvino_runtime, "_CPUINFO", said)
+    assert not openvino_runtime.pads_rows(bfloat16=True)  # a system that says nothing
+    said.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile\n")
+    assert openvino_runtime.pads_rows(bfloat16=True)
+    assert not openvino_runtime.pads_rows(bfloat16=False)
+    said.write_text("flags\t\t: fpu avx512_bf16\n")
+    assert not openvino_runtime.pads_rows(bfloat16=True)
 
 
 @needs_openvino
@@ -167,7 +176,7 @@ def test_segments_count(tmp_path: Path) -> None:
 @needs_openvino
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_many_threads_get_the_same_to_the_bit(bfloat16: bool, tmp_path: Path) -> None:
-    compiled = _Compiled(tmp_path, _model(), bfloat16=bfloat16)
+    compiled = _Compiled(tmp_path, _model(), bfloat16=bfloat16, masked=bfloat16)
     rows = [_ids(tokens) for tokens in (17, 30, 5, 90, 64, 33, 2, 41)]
     with torch.inference_mode():
         alone = [compiled.states(ids) for ids in rows]
@@ -230,7 +239,7 @@ _TINY = (
     "model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,"
     " intermediate_size=8)).eval()\n"
     "file = pathlib.Path(sys.argv[1], 'layers.xml')\n"
-    "convert_layers(model, file)\n"
+    "convert_layers(model, file, masked=False)\n"
     "kept = [CompiledModel(file, bfloat16=False, parallel=1)]\n"
 )
 

@@ -20,7 +20,12 @@ from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
-from evenmesh_kit.compute.openvino_runtime import CompiledLayers, CompiledModel, multiplies_bfloat16
+from evenmesh_kit.compute.openvino_runtime import (
+    CompiledLayers,
+    CompiledModel,
+    multiplies_bfloat16,
+    pads_rows,
+)
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.steps import in_batches
@@ -30,7 +35,7 @@ _log = logging.getLogger("evenmesh.retriever.encoder")
 CHECKED: Final = ("which lamp?", "", " It is a café\n at Night! [SEP] ", "a front lamp " * 200)
 """Texts that a conversion and each start are compared by."""
 LAYERS: Final = "layers.xml"
-"""From embeddings of words, a mask, and segments where the model reads any, to the states of the tokens."""
+"""From embeddings of words, a mask and segments where it reads them, to the states of the tokens."""
 POOLING: Final = "pooling.xml"
 """From the states to the vector, of any length."""
 WORDS: Final = "words.npy"
@@ -75,10 +80,11 @@ class CompiledEncoder:
         self, model: str, options: ModelOptions, *, precision: Precision = "auto", conversions: Conversions
     ) -> None:
         source = _source(model)
-        given = {"model": model, "options": options._asdict()}
+        bfloat16 = precision == "bf16" or (precision == "auto" and multiplies_bfloat16())
+        masked = pads_rows(bfloat16=bfloat16)
+        given = {"model": model, "options": options._asdict(), "masked": masked}
         folder = converting.conversion(conversions, MODULE, source, given, version=_VERSION)
         self.name = Path(model).name if Path(model).is_dir() else model
-        bfloat16 = precision == "bf16" or (precision == "auto" and multiplies_bfloat16())
         self.precision = "bf16" if bfloat16 else "fp32"
         try:
             about = json.loads((folder / ABOUT).read_bytes())
@@ -91,7 +97,9 @@ class CompiledEncoder:
             self._words = np.load(folder / WORDS, mmap_mode="r", allow_pickle=False)
             idle_memory.register(self._words)
             parallel = usable_cores()
-            self._layers = CompiledLayers(folder / LAYERS, bfloat16=bfloat16, parallel=parallel)
+            self._layers = CompiledLayers(
+                folder / LAYERS, bfloat16=bfloat16, parallel=parallel, masked=masked
+            )
             self._pooling = CompiledModel(folder / POOLING, bfloat16=False, parallel=parallel)
             self._check(np.load(folder / VECTORS, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:

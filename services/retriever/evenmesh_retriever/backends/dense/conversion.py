@@ -1,8 +1,9 @@
 """Convert a dense encoder for OpenVINO, in a process of its own: ``python -m`` this module.
 
-It reads one JSON object from standard input: ``model``, ``options`` and ``folder``, which is there and empty.
-It writes there what :class:`evenmesh_retriever.backends.dense.compiled_encoder.CompiledEncoder` reads. What
-cannot be converted ends it with status 1 and one line on standard output that says why.
+It reads one JSON object from standard input: ``model``; ``options``; ``masked``, whether its layers are to
+read a mask; and ``folder``, which is there and empty. It writes there what
+:class:`evenmesh_retriever.backends.dense.compiled_encoder.CompiledEncoder` reads. What cannot be converted
+ends it with status 1 and one line on standard output that says why.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class _Pooling(nn.Module):
         return found
 
 
-def convert(encoder: SentenceEncoder, folder: Path) -> None:
-    """Write the conversion of an encoder, which computes in float32 on the CPU.
+def convert(encoder: SentenceEncoder, folder: Path, *, masked: bool) -> None:
+    """Write the conversion of an encoder, which computes in float32 on the CPU; its layers may read a mask.
 
     Raises:
         EngineError: it has parts that OpenVINO does not compute, or OpenVINO cannot convert it.
@@ -67,7 +68,7 @@ def convert(encoder: SentenceEncoder, folder: Path) -> None:
     if len(tokenizer.encode("").ids) < FEWEST:
         raise EngineError("its tokenizer reads a short text as fewer than two tokens")
     words = base.get_input_embeddings()
-    convert_layers(base, folder / compiled_encoder.LAYERS)
+    convert_layers(base, folder / compiled_encoder.LAYERS, masked=masked)
     states = torch.randn(1, TRACED, words.embedding_dim)
     openvino_conversion.convert(
         _Pooling(others), [states], [[1, -1, words.embedding_dim]], folder / compiled_encoder.POOLING
@@ -93,7 +94,7 @@ def main() -> int:
         encoder = SentenceEncoder(
             given["model"], ModelOptions(**given["options"]), device="cpu", precision="fp32"
         )
-        convert(encoder, Path(given["folder"]))
+        convert(encoder, Path(given["folder"]), masked=given["masked"])
     except (CannotStart, EngineError, OSError) as error:
         sys.stdout.write(one_line(error))
         return 1

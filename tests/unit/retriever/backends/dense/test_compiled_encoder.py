@@ -43,7 +43,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conversions:
             encoder = SentenceEncoder(given["model"], options, device="cpu", precision="fp32")
         except CannotStart as error:
             raise EngineError(str(error)) from None
-        conversion.convert(encoder, folder)
+        conversion.convert(encoder, folder, masked=given["masked"])
 
     monkeypatch.setattr(converting, "convert", convert)
     return Conversions(tmp_path / "openvino")
