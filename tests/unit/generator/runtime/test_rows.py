@@ -157,3 +157,21 @@ def test_keys_tell_rows_and_their_beginnings_apart() -> None:
     assert len(keys) == 4
     assert content_key([3], after=b"x") != content_key([3], after=b"y")
     assert content_key([3], tenant="a") not in (content_key([3]), content_key([3], tenant="b"))
+
+
+@pytest.mark.parametrize(("others", "whole"), [([], 64), ([64], 64), ([65, 3], 128)])
+def test_sources_are_computed_in_whole_blocks(others: list[int], whole: int) -> None:
+    """A source's sums are in the same order however long others are: a processor treats the rest of a block alike."""
+    sources = Sources()
+    lengths = [40, *others]
+    parts = [{STATES: torch.randn(LAYERS, 2, HEADS, length, SIZE)} for length in lengths]
+    sources.add([(owner, 1, [part]) for owner, part in enumerate(parts)])
+    sources.place({owner: [owner] for owner in range(len(lengths))}, torch.device("cpu"))
+    (group,) = sources.groups
+    states = group.field(STATES, 1)
+    assert states.shape == (len(lengths), 2, HEADS, whole, SIZE)
+    for owner, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+        assert torch.equal(states[owner, :, :, :length], part[STATES][1])
+        assert not states[owner, :, :, length:].any()
+    assert group.visible is not None
+    assert group.visible.sum(1).tolist() == lengths

@@ -103,7 +103,7 @@ class SourceGroup:
     def field(self, name: str, layer: int = 0) -> Tensor:
         """Return a field of every request, [R, S, …] (:data:`STATES` [R, 2, A, S, D] of one layer)."""
         mine = self._fields[name, layer][: len(self.owners)]
-        return mine.narrow(_axis(name) + 1, 0, max(self.lengths))
+        return mine.narrow(_axis(name) + 1, 0, _extent(self.lengths, mine.device))
 
     @property
     def visible(self) -> Tensor | None:
@@ -161,10 +161,20 @@ def _split(part: Part) -> dict[_Field, Tensor]:
 
 def _visible(lengths: Sequence[int], device: torch.device) -> Tensor | None:
     """Return True on source tokens, [R, S]; None if there is no padding."""
-    longest = max(lengths)
-    if min(lengths) == longest:
+    extent = _extent(lengths, device)
+    if min(lengths) == extent:
         return None
-    return torch.arange(longest, device=device) < upload(lengths, device)[:, None]
+    return torch.arange(extent, device=device) < upload(lengths, device)[:, None]
+
+
+def _extent(lengths: Sequence[int], device: torch.device) -> int:
+    """Return the tokens of every source with its padding.
+
+    A processor computes what fills no whole block in another order. In whole blocks a source's sums are the
+    same to the bit however long others are.
+    """
+    longest = max(lengths)
+    return -(-longest // _COLUMNS) * _COLUMNS if device.type == "cpu" else longest
 
 
 class Sources:
