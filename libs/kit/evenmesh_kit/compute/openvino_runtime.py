@@ -77,11 +77,15 @@ class CompiledLayers(CompiledModel):
         parallel: as of :class:`CompiledModel`.
         masked: whether they read a mask; a row is then padded to whole tiles, see :func:`pads_rows`. How far
             depends on its own length alone, so its states are the same in any company.
+        most: most tokens that have positions, [2, inf): no row is padded beyond; None: any number has.
     """
 
-    def __init__(self, file: Path, *, bfloat16: bool, parallel: int, masked: bool) -> None:
+    def __init__(
+        self, file: Path, *, bfloat16: bool, parallel: int, masked: bool, most: int | None = None
+    ) -> None:
         super().__init__(file, bfloat16=bfloat16, parallel=parallel)
         self._masked = masked
+        self._most = most
 
     def states(
         self,
@@ -100,7 +104,7 @@ class CompiledLayers(CompiledModel):
             changes: A and B of each changed layer.
         """
         count = len(ids)
-        size = -(-count // _TILE) * _TILE if self._masked else count
+        size = self._size(count)
         embedded = np.zeros((1, size, words.shape[1]), np.float32)
         embedded[0, :count] = words[list(ids)]
         inputs: list[NDArray[Any]] = [embedded]
@@ -109,6 +113,11 @@ class CompiledLayers(CompiledModel):
         if types is not None:
             inputs.append(_padded(types, size))
         return self([*inputs, *changes])[0, :count]
+
+    def _size(self, count: int) -> int:
+        """Return the tokens of a row with its padding."""
+        whole = -(-count // _TILE) * _TILE
+        return whole if self._masked and (self._most is None or whole <= self._most) else count
 
 
 class LayerChanges:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from evenmesh_generator.pointer.tokenization import LONGEST_PAIR
 from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
@@ -56,8 +57,9 @@ class CompiledPointerEncoder:
         converted = converting.conversion(conversions, MODULE, folder, {"masked": masked}, version=_VERSION)
         self._pool = ThreadPoolExecutor(parallel, "pointer-encoder", initializer=name_thread)
         try:
+            # Longer rows are of prompts that hold all passages, and are not padded.
             self._model = CompiledLayers(
-                converted / ENCODER, bfloat16=bfloat16, parallel=parallel, masked=masked
+                converted / ENCODER, bfloat16=bfloat16, parallel=parallel, masked=masked, most=LONGEST_PAIR
             )
             self._check(np.load(converted / CHECKED, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:

@@ -289,7 +289,11 @@ class CompiledCrossEncoder:
     def _compiled(self, converted: Path) -> _Parts:
         return _Parts(
             CompiledLayers(
-                converted / LAYERS, bfloat16=self._bfloat16, parallel=self.parallel, masked=self._masked
+                converted / LAYERS,
+                bfloat16=self._bfloat16,
+                parallel=self.parallel,
+                masked=self._masked,
+                most=self.max_length,
             ),
             CompiledModel(converted / HEAD, bfloat16=False, parallel=self.parallel),
         )

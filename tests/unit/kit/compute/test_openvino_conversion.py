@@ -88,11 +88,14 @@ class _Compiled:
         bfloat16: bool = False,
         changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         masked: bool = False,
+        most: int | None = None,
     ) -> None:
         self.words = model.get_input_embeddings()
         self.types = reads_types(model)
         convert_layers(model, folder / "layers.xml", changed, masked=masked)
-        self.compiled = CompiledLayers(folder / "layers.xml", bfloat16=bfloat16, parallel=2, masked=masked)
+        self.compiled = CompiledLayers(
+            folder / "layers.xml", bfloat16=bfloat16, parallel=2, masked=masked, most=most
+        )
 
     def states(self, ids: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None) -> Tensor:
         """The last hidden states, ``[1, tokens, hidden]``."""
@@ -120,18 +123,18 @@ def test_padding_is_not_seen(
     make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = _model(make)
-    compiled = _Compiled(tmp_path, model, masked=True)
+    compiled = _Compiled(tmp_path, model, masked=True, most=120)
     read: list[int] = []
     call = CompiledModel.__call__
     monkeypatch.setattr(
         CompiledModel, "__call__", lambda self, given: (read.append(given[0].shape[1]), call(self, given))[1]
     )
     with torch.inference_mode():
-        for tokens in (2, 15, 16, 17, 60):
+        for tokens in (2, 15, 16, 17, 60, 119):
             ids = _ids(tokens)
             wanted = model(input_ids=ids).last_hidden_state
             torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
-    assert read == [16, 16, 16, 32, 64]
+    assert read == [16, 16, 16, 32, 64, 119]  # 128 would be more than the most
 
 
 def test_rows_are_padded_where_tiles_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

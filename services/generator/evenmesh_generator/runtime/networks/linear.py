@@ -11,8 +11,8 @@ class Linear:
     """A projection in the type it is computed in.
 
     In bfloat16 on a processor, oneDNN lays the weights out for its kernels in every call, which for a few
-    rows takes as long as the product. Here they are laid out once. A row's result is then also the same for
-    any number of rows, which it is not where the kernel is chosen by that number.
+    rows takes as long as the product. Here they are laid out once. A row's result was then also the same to
+    the bit alone and among 64 (PyTorch 2.13, a processor with AMX), as it otherwise was not.
 
     Args:
         weight: ``[out, in]``.
@@ -41,7 +41,7 @@ def _laid_out(weight: Tensor) -> Tensor | None:
     try:
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return None
-        rows = 1  # what is laid out for one row gives every row the same bits, whatever stands beside it
+        rows = 1  # laid out for more, a row's result depended on how many there were
         laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     except (AttributeError, RuntimeError):  # a PyTorch without oneDNN, as on some ARM builds
         return None

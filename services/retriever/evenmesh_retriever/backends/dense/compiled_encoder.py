@@ -98,7 +98,7 @@ class CompiledEncoder:
             idle_memory.register(self._words)
             parallel = usable_cores()
             self._layers = CompiledLayers(
-                folder / LAYERS, bfloat16=bfloat16, parallel=parallel, masked=masked
+                folder / LAYERS, bfloat16=bfloat16, parallel=parallel, masked=masked, most=self.max_tokens
             )
             self._pooling = CompiledModel(folder / POOLING, bfloat16=False, parallel=parallel)
             self._check(np.load(folder / VECTORS, allow_pickle=False), _LEAST_COSINE[bfloat16])
