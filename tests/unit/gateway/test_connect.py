@@ -142,10 +142,14 @@ async def test_a_deadline_ends_the_call(
     scripted.orchestrator.hang, scripted.orchestrator.events = True, []
     client = client_of(gateway, protocol)
     request = orchestrator_pb.AskRequest(question="q")
-    with pytest.raises(ConnectError) as late:
-        stream = client.execute_server_stream(request=request, method=info(ASK), timeout_ms=200)
-        [one async for one in stream]
-    assert late.value.code is Code.DEADLINE_EXCEEDED
+    # On a busy machine a short time may be over before the call has arrived.
+    for timeout_ms in (200, 2_000, 20_000):
+        with pytest.raises(ConnectError) as late:
+            stream = client.execute_server_stream(request=request, method=info(ASK), timeout_ms=timeout_ms)
+            [one async for one in stream]
+        assert late.value.code is Code.DEADLINE_EXCEEDED
+        if scripted.orchestrator.requests:
+            break
     assert await asyncio.to_thread(scripted.orchestrator.cancelled.wait, 30)
 
 
