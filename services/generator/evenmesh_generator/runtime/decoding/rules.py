@@ -76,16 +76,14 @@ class Rules:
 
 
 @runtime_checkable
-class TokenProcessor(Protocol):
-    """A logits processor that reads tokens on the host: nothing waits for the device to hand them over."""
+class TokenChoice(Protocol):
+    """A logits processor that leaves the scores of some tokens as they are, and takes all others away.
+
+    It reads tokens on the host: nothing waits for the device to hand them over.
+    """
 
     def process(self, ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
         """Return scores [B, V] of the next tokens of rows that read ``ids`` so far."""
-
-
-@runtime_checkable
-class TokenChoice(Protocol):
-    """A logits processor that leaves the scores of some tokens as they are, and takes all others away."""
 
     def allowed(self, ids: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return the tokens that may follow in each row, ascending and never none, after ``ids`` read so
@@ -109,7 +107,7 @@ def apply(processors: Sequence[Processor], ids: Sequence[Sequence[int]], scores:
     rows: Tensor | None = None
     one: Any
     for one in processors:
-        if isinstance(one, TokenProcessor):
+        if isinstance(one, TokenChoice):
             scores = one.process(ids, scores)
             continue
         if rows is None:
