@@ -90,6 +90,10 @@ class Stage(_Table):
     ``warm_up`` steps of linear rise, ``decay`` final steps of linear fall to 0, constant in between;
     ``ema`` decay of the averaged weights that are evaluated and saved (0: none are kept);
     ``max_length`` and ``max_target`` tokens.
+
+    ``kinds_apart``: an example teaches the pointer model what its kind asks, and no more: an answer from all
+    that is shown, or a verdict on each passage. For ablations of kinds (Yu et al., 2024, table 3); else it
+    teaches all that can be learnt from its passages. A text model's examples always teach their kind alone.
     """
 
     steps: Annotated[int, Field(ge=1)]
@@ -108,6 +112,7 @@ class Stage(_Table):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     max_length: Annotated[int, Field(ge=16)] = 4096
     max_target: Annotated[int, Field(ge=4)] = 128
+    kinds_apart: bool = False
     lora: bool = False
     lora_rank: Annotated[int, Field(ge=1, le=512)] = 16
     lora_alpha: Annotated[int, Field(ge=1)] = 32

@@ -278,7 +278,7 @@ def _doc2dial(request: Request) -> Dataset:
             continue
         own = cut[row["gold_passage_ids"][0]]
         answer = row["answers"][0]
-        if request.kind in (Kind.CONTEXT_RANKING, Kind.RETRIEVAL_AUGMENTED_RANKING):
+        if request.kind.ranks:
             gold, irrelevant = _label_chunks(
                 [(place, passages[place].text) for place in own], answer, request.context
             )

@@ -19,6 +19,16 @@ class Kind(StrEnum):
     CONTEXT_RANKING = "context-ranking"
     RETRIEVAL_AUGMENTED_RANKING = "retrieval-augmented-ranking"
 
+    @property
+    def ranks(self) -> bool:
+        """Return whether its examples ask which passages are relevant."""
+        return self in (Kind.CONTEXT_RANKING, Kind.RETRIEVAL_AUGMENTED_RANKING)
+
+    @property
+    def reads(self) -> bool:
+        """Return whether its examples ask for an answer from passages."""
+        return self in (Kind.CONTEXT_RICH_QA, Kind.RETRIEVAL_AUGMENTED_QA)
+
 
 class Form(StrEnum):
     """How a question is put, which decides the prompt's wording."""

@@ -21,7 +21,6 @@ _INSTRUCTION: Final = {
     Form.SHORT_OR_LONG: "Answer the following question with a short span, or a full and complete answer.",
 }
 _CLAIM: Final = "Answer the following question with True or False. Is the claim ’{}’ correct?"
-_ANSWERS: Final = (Kind.CONTEXT_RICH_QA, Kind.RETRIEVAL_AUGMENTED_QA)
 
 
 class PromptWriter:
@@ -51,7 +50,7 @@ class PromptWriter:
         passages = [one.passage for one in example.shown]
         turns = list(example.turns)
         question = example.question
-        if example.kind in _ANSWERS:
+        if example.kind.reads:
             if example.form is Form.CLAIM:
                 question = _CLAIM.format(question)
             elif turns:

@@ -99,15 +99,21 @@ class PointerObjective(nn.Module):
         """
         source = stack([self.model.encoder(*run) for run in batch.runs])
         cross = self.model.decoder.project(source.last_hidden_state)
-        answer = sum((self._answers(one, source, cross) for one in batch.decodings), torch.zeros(()))
-        scores, log_true, log_false = self._verdicts(source, cross)
-        chosen = torch.where(batch.verdicts == 1, log_true, log_false)
-        verdict = -(chosen * batch.shares).sum()
-        choice = self._choice(batch, scores)
-        parts = {"answer": answer, "verdict": verdict, "choice": choice}
+        nothing = source.last_hidden_state.new_zeros(())
+        answer = sum((self._answers(one, source, cross) for one in batch.decodings), nothing)
+        parts = {"answer": answer, **self._ranking(batch, source, cross)}
         parts = {name: value / batch.examples for name, value in parts.items()}
         parts["loss"] = parts["answer"] + POINTWISE * parts["verdict"] + LISTWISE * parts["choice"]
         return parts
+
+    def _ranking(self, batch: PointerBatch, source: PointerSource, cross: Any) -> dict[str, Tensor]:
+        """Return the sums over examples of ``verdict`` and ``choice``."""
+        if not bool((batch.verdicts >= 0).any()):
+            nothing = source.last_hidden_state.new_zeros(())
+            return {"verdict": nothing, "choice": nothing}
+        scores, log_true, log_false = self._verdicts(source, cross)
+        chosen = torch.where(batch.verdicts == 1, log_true, log_false)
+        return {"verdict": -(chosen * batch.shares).sum(), "choice": self._choice(batch, scores)}
 
     def _answers(self, one: Decoding, source: PointerSource, cross: Any) -> Tensor:
         """Return the sum over decodings of the weighted mean negative log-likelihood of a token."""
@@ -169,6 +175,7 @@ class PointerLearner:
         self._tokenizer = tokenizer
         self._limit = min(stage.max_length, model.config.max_position_embeddings)
         self._max_target = stage.max_target
+        self._kinds_apart = stage.kinds_apart
         self._tokens: dict[str, np.ndarray[tuple[int], np.dtype[np.uint16]]] = {}
         self._passages: dict[str, np.ndarray[tuple[int], np.dtype[np.uint16]]] = {}
         self._abstention = (*tokenizer.ids(ABSTENTION), SEP)
@@ -219,13 +226,14 @@ class PointerLearner:
         wanted: list[Wanted] = []
         for number, example in enumerate(examples):
             first = len(pairs)
+            judged = example.kind.ranks or not self._kinds_apart
             for one in example.shown:
                 pairs.append(self._pair(example, one))
-                verdicts.append(1 if one.gold else 0 if one.irrelevant and not one.altered else -1)
+                verdicts.append(_verdict(one) if judged else -1)
                 groups.append(number)
             wanted += [
                 (tuple(first + at for at in places), self._target(text), weight)
-                for places, text, weight in decodings(example)
+                for places, text, weight in decodings(example, kind_alone=self._kinds_apart)
             ]
         return self._batch(pairs, verdicts, groups, wanted, len(examples))
 
@@ -354,19 +362,30 @@ class PointerLearner:
         return tuple(found)
 
 
-def decodings(example: Example) -> list[tuple[tuple[int, ...], str, float]]:
-    """Return what is decoded for ``example``: places of the passages read, the text, and its weight."""
+def decodings(example: Example, *, kind_alone: bool = False) -> list[tuple[tuple[int, ...], str, float]]:
+    """Return what is decoded for ``example``: places of the passages read, the text, and its weight.
+
+    Args:
+        example: to learn from.
+        kind_alone: decode what its kind asks alone.
+    """
     everything = tuple(range(len(example.shown)))
     gold = [at for at, one in enumerate(example.shown) if one.gold]
     useless = [at for at, one in enumerate(example.shown) if one.irrelevant]
-    answers = example.kind in (Kind.CONTEXT_RICH_QA, Kind.RETRIEVAL_AUGMENTED_QA)
+    answers = example.kind.reads
     found: list[tuple[tuple[int, ...], str, float]] = []
     if answers:
         found.append((everything, example.answer, 1.0))
-    if example.form is Form.CLAIM:
-        return found  # a verdict on a claim is asked for in words that the pointer model does not read
+    # A verdict on a claim is asked for in words that the pointer model does not read.
+    if kind_alone or example.form is Form.CLAIM:
+        return found
     if len(gold) == 1 and not (answers and len(everything) == 1):
         found.append(((gold[0],), example.answers[0], ALONE))
     if useless and not (answers and not gold and len(everything) == 1):
         found.append(((useless[0],), ABSTENTION, ABSTAIN))
     return found
+
+
+def _verdict(one: Shown) -> int:
+    """Return what a passage's verdict shall be: 1 true, 0 false, -1 if nobody knows."""
+    return 1 if one.gold else 0 if one.irrelevant and not one.altered else -1

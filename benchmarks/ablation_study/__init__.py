@@ -1,0 +1,1 @@
+"""The study of RankRAG's training data: docs/studies/ablations.md and its plan."""

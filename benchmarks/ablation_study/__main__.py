@@ -1,0 +1,64 @@
+"""Train models of a seed and ask them; continues where it was stopped.
+
+``python -m benchmarks.ablation_study 31`` does all of a seed, about five hours of one core with AMX;
+``python -m benchmarks.ablation_study 31 full raft`` these. What begins with another model trains that first,
+unless it is in ``--home``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+import torch
+
+from benchmarks.ablation_study import records
+from benchmarks.ablation_study.asking import ask
+from benchmarks.ablation_study.variants import SEEDS, VARIANTS
+from evenmesh_training.rankrag import session
+from evenmesh_training.rankrag.data.datasets import default_data
+from evenmesh_training.rankrag.loop import MODEL
+from evenmesh_training.rankrag.session import Options
+from evenmesh_training.rankrag.starting_models import POINTER
+
+
+def main() -> None:
+    """Do it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ablation_study",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--home", type=Path, default=Path("build/ablation-study"), help="for models")
+    parser.add_argument("seed", type=int, choices=SEEDS)
+    parser.add_argument("variant", nargs="*", help=f"default: all of {', '.join(VARIANTS)}")
+    given = parser.parse_args()
+    if unknown := set(given.variant) - VARIANTS.keys():
+        parser.error(f"no variant {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}")
+    torch.set_num_threads(1)
+    for name in given.variant or VARIANTS:
+        if records.path(name, given.seed).is_file():
+            continue
+        model = trained(name, given.seed, given.home / str(given.seed))
+        records.write(name, given.seed, ask(model, reads=VARIANTS[name].reads))
+        print(f"{name} of seed {given.seed}: asked", flush=True)
+
+
+def trained(name: str, seed: int, home: Path) -> Path:
+    """Return the folder of a variant's model, trained if it is not there."""
+    variant, run = VARIANTS[name], home / name
+    if not (run / MODEL).is_dir():
+        start = str(trained(variant.start, seed, home)) if variant.start else POINTER
+        resume = (run / "checkpoint.pt").is_file()
+        if not resume:
+            shutil.rmtree(run, ignore_errors=True)
+        options = Options(
+            model=start, stage=2, output=run, data=default_data(), resume=resume, progress_bar=False
+        )
+        session.prepare(variant.recipe(seed), options).run()
+    return run / MODEL
+
+
+if __name__ == "__main__":
+    main()
