@@ -137,6 +137,9 @@ class CountingModel:
     def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
         return [Row((1,) * min(256, len((query + text).encode())), None) for text in texts]
 
+    def batches(self, lengths: Sequence[int]) -> None:
+        """However they are split."""
+
     def probabilities(self, rows: Sequence[Row], adapters: Sequence[object]) -> list[float]:
         self.read += len(rows) * max(len(row.ids) for row in rows)
         return [0.5] * len(rows)

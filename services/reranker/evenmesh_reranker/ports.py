@@ -76,8 +76,14 @@ class LoadedModel(Protocol):
 
     @property
     def parallel(self) -> int:
-        """Threads that may call :meth:`probabilities` at a time. Above 1, it computes each row alone: a batch
-        of several gains nothing then, and a score never depends on its batch."""
+        """Threads that may call :meth:`probabilities` at a time."""
+
+    def batches(self, lengths: Sequence[int]) -> list[list[int]] | None:
+        """Return how rows of such lengths are best split: places of the rows of each batch, for its threads.
+
+        None: however they are split, as long as rows of alike lengths are together. Else no score depends on
+        its batch.
+        """
 
     @property
     def agent_tokens(self) -> tuple[str, ...]:

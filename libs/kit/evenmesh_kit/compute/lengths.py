@@ -37,3 +37,23 @@ def by_length(lengths: Sequence[int], most: int, *, size: int | None = CPU_ROWS)
             longest = lengths[index]
         batches[-1].append(index)
     return batches
+
+
+def alike(sizes: Sequence[int], threads: int, most: int) -> list[list[int]]:
+    """Return indices into ``sizes``, largest first, in batches of rows of one size.
+
+    The batches become smaller towards the end, so that threads that take them end at nearly the same time.
+
+    Args:
+        sizes: tokens that each row is computed with.
+        threads: take the batches, [1, inf).
+        most: most rows of a batch, [1, inf).
+    """
+    left = sorted(range(len(sizes)), key=lambda at: -sizes[at])
+    batches: list[list[int]] = []
+    while left:
+        count = min(most, -(-len(left) // threads))
+        batch = [at for at in left[:count] if sizes[at] == sizes[left[0]]]
+        batches.append(batch)
+        left = left[len(batch) :]
+    return batches

@@ -61,11 +61,11 @@ def convert_layers(
 ) -> None:
     """Write what lies behind an encoder's word embeddings as a model of OpenVINO.
 
-    It reads the embeddings, float32 ``[1, tokens, hidden]``; if ``masked``, a mask, int64 ``[1, tokens]``, 1
-    for tokens and 0 for the padding behind them; the segments, int64 ``[1, tokens]``, if the encoder
-    :func:`reads_types`; and A and B of each changed layer, as
+    It reads the embeddings, float32 ``[rows, tokens, hidden]``; if ``masked``, a mask, int64
+    ``[rows, tokens]``, 1 for tokens and 0 for the padding behind them, else it reads one row; the segments,
+    int64 ``[rows, tokens]``, if the encoder :func:`reads_types`; and A and B of each changed layer, as
     :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has them. It returns the last hidden
-    states, ``[1, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token
+    states, ``[rows, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token
     with it first gets the position of that token for all tokens from then on (OpenVINO 2026.4): rows must
     have :data:`FEWEST` tokens.
 
@@ -81,23 +81,31 @@ def convert_layers(
         EngineError: OpenVINO is not installed, or cannot convert the encoder.
     """
     hidden, types = base.get_input_embeddings().embedding_dim, reads_types(base)
-    example, shapes = [torch.randn(1, TRACED, hidden)], [[1, -1, hidden]]
-    if masked:
-        example.append(traced_mask())
-        shapes.append([1, -1])
-    if types:
-        example.append(torch.zeros(1, TRACED, dtype=torch.long))
-        shapes.append([1, -1])
+    example, shapes = traced_rows(hidden, masked=masked, types=types)
     more, theirs = change_inputs(changed)
     layers = _Layers(base, tuple(changed), masked=masked, reads_types=types, first_token=first_token)
     convert(layers, example + more, shapes + theirs, file)
 
 
-def traced_mask() -> Tensor:
-    """Return the mask of what is traced, int64 ``[1, TRACED]``: its last token is padding."""
-    mask = torch.ones(1, TRACED, dtype=torch.long)
-    mask[0, -1] = 0
-    return mask
+def traced_rows(hidden: int, *, masked: bool, types: bool) -> tuple[list[Tensor], list[list[int]]]:
+    """Return what layers are traced with, and the shapes of it; -1 for any size.
+
+    Args:
+        hidden: size of an embedding.
+        masked: whether they read a mask: there are several rows then, and one of them is padded.
+        types: whether they read segments.
+    """
+    rows, any_rows = (2, -1) if masked else (1, 1)
+    example, shapes = [torch.randn(rows, TRACED, hidden)], [[any_rows, -1, hidden]]
+    if masked:
+        mask = torch.ones(rows, TRACED, dtype=torch.long)
+        mask[0, -1] = 0
+        example.append(mask)
+        shapes.append([any_rows, -1])
+    if types:
+        example.append(torch.zeros(rows, TRACED, dtype=torch.long))
+        shapes.append([any_rows, -1])
+    return example, shapes
 
 
 def change_inputs(changed: Mapping[str, tuple[int, int]]) -> tuple[list[Tensor], list[list[int]]]:

@@ -20,6 +20,9 @@ _RANKS: Final = 4
 """Ranks of changes are rounded up to multiples of this, so that there are few shapes."""
 _TILE: Final = 16
 """Rows of a tile of AMX: what fills no whole tile is computed with other instructions."""
+_TOGETHER: Final = 4
+"""Most padded rows that are computed together: with AMX weights are read once for all of them. More gain
+nothing (MiniLM's size, OpenVINO 2026.4)."""
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
 
@@ -86,38 +89,68 @@ class CompiledLayers(CompiledModel):
         super().__init__(file, bfloat16=bfloat16, parallel=parallel)
         self._masked = masked
         self._most = most
+        self._together = 1
 
-    def states(
+    @property
+    def together(self) -> int:
+        """Most rows of one :meth:`size` that are computed together; 1 until :meth:`try_together`."""
+        return self._together
+
+    def size(self, count: int) -> int:
+        """Return the tokens that a row of so many is computed with."""
+        whole = -(-count // _TILE) * _TILE
+        return whole if self._masked and (self._most is None or whole <= self._most) else count
+
+    def try_together(
         self,
         words: NDArray[Any],
         ids: Sequence[int],
         types: Sequence[int] | None = None,
         changes: Sequence[NDArray[np.float32]] = (),
-    ) -> NDArray[np.float32]:
-        """Return the states of a row, ``[tokens, hidden]``, or where they are converted so of its first
+    ) -> None:
+        """Compute padded rows together from now on, if this one is the same to the last bit in company.
+
+        Args:
+            words: as of :meth:`states`.
+            ids: as of :meth:`states`.
+            types: as of :meth:`states`.
+            changes: as of :meth:`states`.
+        """
+        if not self._masked:
+            return
+        alone = self.states(words, [ids], None if types is None else [types], changes)[0]
+        rows = [ids] * _TOGETHER
+        found = self.states(words, rows, None if types is None else [types] * _TOGETHER, changes)
+        self._together = _TOGETHER if all(np.array_equal(one, alone) for one in found) else 1
+
+    def states(
+        self,
+        words: NDArray[Any],
+        rows: Sequence[Sequence[int]],
+        types: Sequence[Sequence[int]] | None = None,
+        changes: Sequence[NDArray[np.float32]] = (),
+    ) -> list[NDArray[np.float32]]:
+        """Return the states of rows, ``[tokens, hidden]`` each, or where they are converted so of its first
         token.
 
         Args:
             words: embeddings of words, ``[vocabulary, hidden]``.
-            ids: its tokens, [2, inf) of them.
-            types: the segment of each; None if the encoder reads none.
+            rows: tokens of each, [2, inf); rows of one :meth:`size`, and one alone where no mask is read.
+            types: the segment of each token; None if the encoder reads none.
             changes: A and B of each changed layer.
         """
-        count = len(ids)
-        size = self._size(count)
-        embedded = np.zeros((1, size, words.shape[1]), np.float32)
-        embedded[0, :count] = words[list(ids)]
+        counts = [len(ids) for ids in rows]
+        size = self.size(counts[0])
+        embedded = np.zeros((len(rows), size, words.shape[1]), np.float32)
+        for at, ids in enumerate(rows):
+            embedded[at, : counts[at]] = words[list(ids)]
         inputs: list[NDArray[Any]] = [embedded]
         if self._masked:
-            inputs.append(_padded(np.ones(count), size))
+            inputs.append(_padded([[1] * count for count in counts], size))
         if types is not None:
             inputs.append(_padded(types, size))
-        return self([*inputs, *changes])[0, :count]
-
-    def _size(self, count: int) -> int:
-        """Return the tokens of a row with its padding."""
-        whole = -(-count // _TILE) * _TILE
-        return whole if self._masked and (self._most is None or whole <= self._most) else count
+        found = self([*inputs, *changes])
+        return [found[at, :count] for at, count in enumerate(counts)]
 
 
 class LayerChanges:
@@ -157,10 +190,11 @@ def change_shapes(sizes: tuple[int, int], rank: int) -> tuple[tuple[int, int], t
     return (rank, inputs), (outputs, rank)
 
 
-def _padded(values: Any, size: int) -> NDArray[np.int64]:
-    """Return numbers as int64 ``[1, size]``, zeros behind them."""
-    found = np.zeros((1, size), np.int64)
-    found[0, : len(values)] = values
+def _padded(rows: Sequence[Sequence[int]], size: int) -> NDArray[np.int64]:
+    """Return rows of numbers as int64 ``[rows, size]``, zeros behind them."""
+    found = np.zeros((len(rows), size), np.int64)
+    for at, values in enumerate(rows):
+        found[at, : len(values)] = values
     return found
 
 

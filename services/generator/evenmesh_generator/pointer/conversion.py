@@ -24,19 +24,19 @@ from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_kit.compute import openvino_conversion
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
-from evenmesh_kit.compute.openvino_conversion import TRACED, traced_mask
+from evenmesh_kit.compute.openvino_conversion import traced_rows
 from evenmesh_models import BaseModelError
 
 
 class _Encoder(nn.Module):
-    """From embeddings of words to all that the decoder reads of one pair."""
+    """From embeddings of words to all that the decoder reads of pairs."""
 
     def __init__(self, model: PointerForConditionalGeneration) -> None:
         super().__init__()
         self._model = model
 
     def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
-        """Return keys and values of all layers, copy keys and last hidden states, ``[1, L, width]``.
+        """Return keys and values of all layers, copy keys and last hidden states, ``[rows, L, width]``.
 
         Args:
             others: a mask, or none, and the segments.
@@ -62,9 +62,7 @@ def convert(model: PointerForConditionalGeneration, folder: Path, *, masked: boo
     """
     hidden = int(model.config.hidden_size)
     encoder = _Encoder(model.train(False))
-    example = [torch.randn(1, TRACED, hidden), *([traced_mask()] if masked else [])]
-    example.append(torch.zeros(1, TRACED, dtype=torch.long))
-    shapes = [[1, -1, hidden], *[[1, -1] for _ in example[1:]]]
+    example, shapes = traced_rows(hidden, masked=masked, types=True)
     openvino_conversion.convert(encoder, example, shapes, folder / ENCODER)
     np.savez(folder / CHECKED, **_checked(model, encoder))
 

@@ -1,6 +1,6 @@
 """A cross-encoder in OpenVINO, without PyTorch or transformers.
 
-Each pair is computed alone, so that no score depends on other pairs.
+No score depends on other pairs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,6 +25,7 @@ from safetensors.numpy import load_file
 from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
+from evenmesh_kit.compute.lengths import alike
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.openvino_runtime import (
     CompiledLayers,
@@ -61,7 +63,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "4"
+_VERSION: Final = "5"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -232,7 +234,19 @@ class CompiledCrossEncoder:
 
     def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
         """See the port."""
-        return [self._alone(row, adapter) for row, adapter in zip(rows, adapters, strict=True)]
+        found: list[float] = []
+        given = zip(rows, adapters, strict=True)
+        for _, same in groupby(given, lambda one: (self._plain.layers.size(len(one[0].ids)), id(one[1]))):
+            some, (adapter, *_) = zip(*same, strict=True)
+            most = self._layers_of(adapter).together
+            for begin in range(0, len(some), most):
+                found += self._together(some[begin : begin + most], adapter)
+        return found
+
+    def batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """See the port."""
+        layers = self._plain.layers
+        return alike([layers.size(one) for one in lengths], self.parallel, layers.together)
 
     def prepare(self, adapter: CompiledAdapter) -> None:
         """Do what takes seconds for the first adapter, so that no request waits for it.
@@ -249,20 +263,26 @@ class CompiledCrossEncoder:
 
         return torch.from_numpy(np.array(self.words))
 
-    def _alone(self, row: Row, adapter: Adapter | None) -> float:
+    def _together(self, rows: Sequence[Row], adapter: Adapter | None) -> list[float]:
+        """Return the scores of rows of one size."""
         if adapter is None:
-            return _score(self._plain.head([self._states(row)[None]])[0])
+            return [_score(self._plain.head([one[None]])[0]) for one in self._states(rows)]
         changes, parts = self._changes_of(cast(CompiledAdapter, adapter)), self._for_changes()
-        states = self._states(row, changes.layers)[None]
+        states = self._states(rows, changes.layers)
         if changes.head is None:
-            return _score(self._plain.head([states])[0])
-        return _score(parts.head([states, *changes.head])[0])
+            return [_score(self._plain.head([one[None]])[0]) for one in states]
+        return [_score(parts.head([one[None], *changes.head])[0]) for one in states]
 
-    def _states(self, row: Row, changes: Sequence[Array] | None = None) -> Array:
-        """Return the last hidden states that the head reads, ``[tokens, hidden]`` or ``[1, hidden]``."""
-        types = (row.types or [0] * len(row.ids)) if self._reads_types else None
+    def _states(self, rows: Sequence[Row], changes: Sequence[Array] | None = None) -> list[Array]:
+        """Return the last hidden states that the head reads, ``[tokens, hidden]`` or ``[1, hidden]`` each."""
+        types = [row.types or [0] * len(row.ids) for row in rows] if self._reads_types else None
         compiled = self._plain if changes is None else self._for_changes()
-        return compiled.layers.states(self.words, row.ids, types, changes or ())
+        return compiled.layers.states(self.words, [row.ids for row in rows], types, changes or ())
+
+    def _layers_of(self, adapter: Adapter | None) -> CompiledLayers:
+        if adapter is None or self._changes_of(cast(CompiledAdapter, adapter)).layers is None:
+            return self._plain.layers
+        return self._for_changes().layers
 
     def _changes_of(self, adapter: CompiledAdapter) -> _Changes:
         found = self._changes.get(adapter)
@@ -277,7 +297,9 @@ class CompiledCrossEncoder:
             if self._changing is None:
                 converted = self._converted(changeable=True)
                 try:
-                    self._changing = self._compiled(converted)
+                    changing = self._compiled(converted)
+                    self._try_together(changing.layers, LayerChanges(self._inside, {}).arrays)
+                    self._changing = changing
                 except Exception as error:
                     raise EngineError(f"OpenVINO cannot compute the model: {one_line(error)}") from error
             return self._changing
@@ -298,20 +320,25 @@ class CompiledCrossEncoder:
             CompiledModel(converted / HEAD, bfloat16=False, parallel=self.parallel),
         )
 
+    def _try_together(self, layers: CompiledLayers, changes: Sequence[Array] = ()) -> None:
+        ids = list(range(max(PROBED)))
+        layers.try_together(self.words, ids, [0] * len(ids) if self._reads_types else None, changes)
+
     def _check(self, checked: Mapping[str, NDArray[Any]]) -> None:
         """Compare with PyTorch."""
         for count in PROBED:
             row = Row(tuple(checked[f"ids_{count}"].tolist()), None)
-            wanted, found = checked[f"states_{count}"].ravel(), self._states(row).ravel()
+            wanted, found = checked[f"states_{count}"].ravel(), self._states([row])[0].ravel()
             cosine = float(wanted @ found / (np.linalg.norm(wanted) * np.linalg.norm(found)))
             if not cosine >= _LEAST_COSINE[self._bfloat16]:
                 raise EngineError(
                     "OpenVINO does not compute what PyTorch does: the states of "
                     f"{count} tokens have a cosine of {cosine:.4f}"
                 )
-            score, right = self._alone(row, None), float(checked[f"score_{count}"])
+            score, right = self._together([row], None)[0], float(checked[f"score_{count}"])
             if not abs(score - right) <= _ALIKE:
                 raise EngineError(f"its score would be {score:.4f} instead of {right:.4f}")
+        self._try_together(self._plain.layers)
 
 
 class CompiledLoader:

@@ -50,8 +50,8 @@ class CrossEncoderReranker:
     """Scores passages in batches shared between concurrent requests.
 
     Pairs of all waiting requests are sorted by length and computed in small batches, which need little
-    padding; where the model computes each pair alone, by as many threads as it allows, so that one request
-    uses all processors that are idle and several share them. Agents share a batch if they share a model,
+    padding, by as many threads as the model allows: one request uses all processors that are idle, and
+    several share them. Agents share a batch if they share a model,
     whatever adapters they have. A passage is read as its title and text, joined by a space; the end of what
     is too long is cut.
 
@@ -151,15 +151,9 @@ class CrossEncoderReranker:
                 by_model[id(chunk.assigned.model)].append(_Pair(row, chunk.assigned, scores, place))
         for some in by_model.values():
             model = some[0].assigned.model
+            lengths = [len(one.row.ids) for one in some]
             size = self._batch_size or rows_at_once(model.device)
-            # Where each is computed alone, the longest first: the threads end at nearly the same time.
-            batches = deque(
-                by_length(
-                    [len(one.row.ids) for one in some],
-                    self._batch_tokens,
-                    size=size if model.parallel == 1 else 1,
-                )
-            )
+            batches = deque(model.batches(lengths) or by_length(lengths, self._batch_tokens, size=size))
             threads = min(model.parallel, len(batches))
             await asyncio.gather(*(self._pool.run(self._score, some, batches) for _ in range(threads)))
         return scored

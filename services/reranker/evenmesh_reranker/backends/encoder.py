@@ -142,6 +142,9 @@ class Encoder:
         """See the port: PyTorch's threads share one batch."""
         return 1
 
+    def batches(self, lengths: Sequence[int]) -> None:
+        """See the port."""
+
     def scores(
         self, query: str, passages: Sequence[Passage], agent: Agent, adapter: Adapter | None = None
     ) -> list[float]:

@@ -35,6 +35,7 @@ from evenmesh_kit.compute import cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import ModelError
+from tests.support import padded_rows
 from tests.support.tiny_engines import TEMPLATES, write
 
 pytestmark = [
@@ -116,6 +117,21 @@ def test_no_pair_depends_on_the_others_or_on_how_many_are_encoded_at_a_time(open
     for row, head, found in zip(rows, heads, together, strict=True):
         (alone,) = one_by_one.encode([row], [head])
         assert all(np.array_equal(one, other) for one, other in zip(alone, found, strict=True))
+
+
+def test_padded_pairs_of_one_size_are_encoded_together(
+    open_encoder: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, heads = _pairs((33, 48, 90, 40, 41, 95, 36))
+    alone = open_encoder().encode(rows, heads)
+    computed = padded_rows.pad(monkeypatch, compiled_encoder)
+    encoder = open_encoder(parallel=2)
+    computed.clear()
+    found = encoder.encode(rows, heads)
+    assert sorted(computed) == [1, 1, 2, 3]
+    for one, other in zip(alone, found, strict=True):
+        for wanted, values in zip(one, other, strict=True):
+            np.testing.assert_allclose(values, wanted, atol=2e-3, rtol=2e-3)
 
 
 def test_a_wrong_conversion_is_not_used(open_encoder: Open, monkeypatch: pytest.MonkeyPatch) -> None:

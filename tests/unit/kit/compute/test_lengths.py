@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenmesh_kit.compute.lengths import CPU_ROWS, by_length, rows_at_once
+from evenmesh_kit.compute.lengths import CPU_ROWS, alike, by_length, rows_at_once
 
 
 @given(st.lists(st.integers(1, 500), max_size=80), st.integers(1, 2000), st.integers(1, 20))
@@ -46,3 +46,27 @@ def test_a_gpu_has_no_bound_on_rows() -> None:
         None,
         None,
     ]
+
+
+@given(st.lists(st.integers(1, 9), max_size=60), st.integers(1, 8), st.integers(1, 6))
+def test_alike_rows_once_in_batches_of_one_size(sizes: list[int], threads: int, most: int) -> None:
+    batches = alike(sizes, threads, most)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(sizes)))
+    computed = [[sizes[index] for index in batch] for batch in batches]
+    assert all(len(set(batch)) == 1 and len(batch) <= most for batch in computed)
+    assert [batch[0] for batch in computed] == sorted((batch[0] for batch in computed), reverse=True)
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 6))
+def test_threads_that_take_alike_rows_end_within_a_row(rows: int, threads: int, most: int) -> None:
+    ends = [0] * threads
+    for batch in alike([16] * rows, threads, most):
+        ends[ends.index(min(ends))] += len(batch)
+    assert max(ends) <= -(-rows // threads) + (most - 1 if rows > threads else 0)
+    assert max(ends) - min(ends) <= most
+
+
+def test_batches_of_alike_rows_become_smaller() -> None:
+    assert [len(batch) for batch in alike([96] * 20, 2, 4)] == [4, 4, 4, 4, 2, 1, 1]
+    assert alike([16, 32, 16, 32, 32], 1, 4) == [[1, 3, 4], [0, 2]]
+    assert alike([16, 32, 16], 1, 1) == [[1], [0], [2]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -99,10 +100,14 @@ class _Compiled:
 
     def states(self, ids: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None) -> Tensor:
         """The last hidden states, ``[1, tokens, hidden]``."""
-        read = (torch.zeros_like(ids) if types is None else types)[0].tolist() if self.types else None
-        words = self.words.weight.detach().numpy()
-        found = self.compiled.states(words, ids[0].tolist(), read, changes.arrays if changes else ())
+        read = (torch.zeros_like(ids) if types is None else types).tolist() if self.types else None
+        found = self.compiled.states(self.embedded, ids.tolist(), read, changes.arrays if changes else ())[0]
         return torch.from_numpy(found)[None]
+
+    @property
+    def embedded(self) -> Any:
+        """The embeddings as an array."""
+        return self.words.weight.detach().numpy()
 
 
 @needs_openvino
@@ -135,6 +140,57 @@ def test_padding_is_not_seen(
             wanted = model(input_ids=ids).last_hidden_state
             torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
     assert read == [16, 16, 16, 32, 64, 119]  # 128 would be more than the most
+
+
+@needs_openvino
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("make", [_bert, _roberta, _distilbert])
+def test_rows_of_one_size_are_computed_together(
+    make: Callable[[], Any], bfloat16: bool, tmp_path: Path
+) -> None:
+    model = _model(make)
+    layers = {} if make is _distilbert else linear_layers(model)
+    compiled = _Compiled(tmp_path, model, bfloat16=bfloat16, masked=True, changed=layers)
+    changes = LayerChanges(layers, {})
+    rows = [_ids(tokens)[0].tolist() for tokens in (33, 48, 40)]
+    types = [[0] * len(one) for one in rows] if compiled.types else None
+    found = compiled.compiled.states(compiled.embedded, rows, types, changes.arrays)
+    assert [one.shape for one in found] == [(33, 32), (48, 32), (40, 32)]
+    near = 0.1 if bfloat16 else 1e-4
+    for ids, together in zip(rows, found, strict=True):
+        with torch.inference_mode():
+            wanted = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        torch.testing.assert_close(torch.from_numpy(together), wanted, rtol=near, atol=near)
+
+
+@needs_openvino
+def test_rows_are_together_only_if_company_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = _Compiled(tmp_path, _model(), masked=True)
+    layers, ids = compiled.compiled, _ids(20)[0].tolist()
+    assert layers.together == 1  # nobody has tried
+    call = CompiledModel.__call__
+    differences = [1e-3, 0.0]
+
+    def in_turn(self: CompiledModel, given: Sequence[Any]) -> Any:
+        """Computes the rows one by one, as if company changed no more than is said."""
+        rows = [call(self, [one[at : at + 1] for one in given]) for at in range(len(given[0]))]
+        return np.concatenate(rows) + (differences[0] if len(rows) > 1 else 0)
+
+    monkeypatch.setattr(CompiledModel, "__call__", in_turn)
+    for together in (1, 4):
+        layers.try_together(compiled.embedded, ids, [0] * len(ids))
+        assert layers.together == together
+        differences.pop(0)
+
+
+@needs_openvino
+def test_without_a_mask_rows_stay_alone(tmp_path: Path) -> None:
+    compiled = _Compiled(tmp_path, _model())
+    compiled.compiled.try_together(compiled.embedded, _ids(20)[0].tolist(), [0] * 20)
+    assert compiled.compiled.together == 1
+    assert compiled.compiled.size(20) == 20
 
 
 def test_rows_are_padded_where_tiles_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.models import pairs
 from evenmesh_reranker.ports import Assigned, LoadedModel, Row
-from tests.support import tiny_encoders, tiny_models
+from tests.support import padded_rows, tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
 
 pytestmark = pytest.mark.skipif(cpu_engine.installed_version() is None, reason="openvino is not installed")
@@ -356,11 +356,13 @@ async def test_one_request_is_computed_by_as_many_threads_as_the_model_allows(
 ) -> None:
     model = _compiled(folder, kept, parallel=2)
     reranker = _reranker(model, pool)
-    meet = threading.Barrier(2)
+    meet, here = threading.Barrier(2), set[int]()
     probabilities = model.probabilities
 
     def met(rows: Sequence[Row], adapters: Sequence[Any]) -> list[float]:
-        meet.wait(60)  # two threads must be here at a time
+        if threading.get_ident() not in here:
+            here.add(threading.get_ident())
+            meet.wait(60)  # two threads must be here at a time
         return probabilities(rows, adapters)
 
     monkeypatch.setattr(model, "probabilities", met)
@@ -389,6 +391,27 @@ async def test_a_failure_ends_what_is_left_of_the_batch(
         await reranker.score(SENTENCES[0], _passages(20), AGENT)
     assert calls <= 2
     await reranker.close()
+
+
+async def test_padded_pairs_of_one_size_and_one_adapter_are_computed_together(
+    folder: Path, kept: Conversions, pool: ComputePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapters = [None, _adapter(tiny_encoders.low_rank(1)), None, _adapter(tiny_encoders.low_rank(2))]
+    one_by_one = _compiled(folder, kept, dtype="float32")
+    rows = [row for row in _rows(one_by_one, 24) for _ in range(3)]
+    given = [adapters[at // 9 % 4] for at in range(len(rows))]
+    wanted = one_by_one.probabilities(rows, given)
+    alone = (await _reranker(one_by_one, pool).score(SENTENCES[0], _passages(30), AGENT)).values
+
+    computed = padded_rows.pad(monkeypatch, compiled_encoder)
+    model = _compiled(folder, kept, dtype="float32", parallel=2)
+    assert model.probabilities(rows, given) == pytest.approx(wanted, abs=1e-5)
+    assert max(computed) == 4
+    computed.clear()
+    found = (await _reranker(model, pool).score(SENTENCES[0], _passages(30), AGENT)).values
+    assert found == pytest.approx(alone, abs=1e-5)
+    assert sum(computed) == 30
+    assert len(computed) < 20
 
 
 def _questions(count: int, depth: int) -> list[tuple[str, list[Passage]]]:

@@ -338,13 +338,16 @@ class _Somewhere:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.batches: list[int] = []
+        self.scored: list[int] = []
 
     def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
         return [Row((1,) * 50, None) for _ in texts]
 
+    def batches(self, lengths: Sequence[int]) -> None:
+        """However they are split."""
+
     def probabilities(self, rows: Sequence[Row], adapters: Sequence[object]) -> list[float]:
-        self.batches.append(len(rows))
+        self.scored.append(len(rows))
         return [0.5] * len(rows)
 
 
@@ -362,4 +365,4 @@ async def test_rows_of_a_batch_follow_the_device(device: str, size: int | None, 
     await _score(reranker, _passages(40))
     await reranker.close()
     pool.close()
-    assert model.batches == batches
+    assert model.scored == batches

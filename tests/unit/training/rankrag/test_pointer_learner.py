@@ -102,6 +102,33 @@ def test_the_losses_are_those_of_the_model_asked_one_by_one(learner: PointerLear
     assert found["loss"] == pytest.approx(expected)
 
 
+def test_a_kind_alone_teaches_what_it_asks(recipe: Recipe) -> None:
+    reader = tiny_models.pointer()
+    stage = recipe.stage(2).model_copy(update={"kinds_apart": True})
+    learner = PointerLearner(reader.model, reader.tokenizer, stage)
+    rich, rqa, rank, rar = (
+        example(Kind.CONTEXT_RICH_QA, GOLD),
+        example(Kind.RETRIEVAL_AUGMENTED_QA, OTHER, GOLD, TWIN),
+        example(Kind.CONTEXT_RANKING, OTHER),
+        example(Kind.RETRIEVAL_AUGMENTED_RANKING, GOLD, OTHER),
+    )
+    assert decodings(rqa, kind_alone=True) == [((0, 1, 2), "red fox", 1.0)]
+    assert decodings(rar, kind_alone=True) == decodings(rank, kind_alone=True) == []
+    with torch.no_grad():
+        answers, ranks, both = (
+            {name: float(value) for name, value in learner.module(learner.collate(made)).items()}
+            for made in ([rich, rqa], [rank, rar], [rich, rqa, rank, rar])
+        )
+        expected = nll(learner, rich, (0,), "red fox") + nll(learner, rqa, (0, 1, 2), "red fox")
+    assert answers["answer"] == pytest.approx(expected / 2, rel=1e-4)
+    assert answers["verdict"] == answers["choice"] == 0
+    assert ranks["answer"] == 0
+    assert ranks["verdict"] > 0
+    assert ranks["choice"] > 0
+    for name in ("answer", "verdict", "choice"):
+        assert both[name] == pytest.approx((answers[name] + ranks[name]) / 2, rel=1e-4)
+
+
 def pairs(learner: PointerLearner, one: Example, places: tuple[int, ...]) -> PointerBatch:
     kept = tuple(one.shown[at] for at in places)
     return learner.collate([dataclasses.replace(one, kind=Kind.RETRIEVAL_AUGMENTED_QA, shown=kept)])

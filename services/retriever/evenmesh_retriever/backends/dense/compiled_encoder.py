@@ -20,6 +20,7 @@ from evenmesh_kit.compute import converting, idle_memory
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
+from evenmesh_kit.compute.lengths import CPU_ROWS, alike
 from evenmesh_kit.compute.openvino_runtime import (
     CompiledLayers,
     CompiledModel,
@@ -46,7 +47,7 @@ TOKENIZER: Final = "tokenizer.json"
 ABOUT: Final = "about.json"
 """What else a conversion says of the model, as :class:`CompiledEncoder` reads it."""
 
-_VERSION: Final = "2"
+_VERSION: Final = "3"
 """Raise it when the same model is converted to something else than before."""
 MODULE: Final = "evenmesh_retriever.backends.dense.conversion"
 """What converts a model."""
@@ -61,7 +62,7 @@ class NoModelError(Exception):
 class CompiledEncoder:
     """An :class:`evenmesh_retriever.ports.Encoder` of a converted model.
 
-    It computes each text alone and at its own length: its vector is the same to the bit in any company.
+    The vector of a text is the same to the bit in any company.
 
     Args:
         model: :data:`BUNDLED`, the folder of a model, or a name in the local Hugging Face cache.
@@ -115,33 +116,41 @@ class CompiledEncoder:
 
     def encode_query(self, text: str) -> VectorArray:
         """Return the vector of one query, ``[dimension]``."""
-        return self._vector(self._query_prompt + text)
+        return self._vectors([self._query_prompt + text])[0]
 
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
         """Return the vectors of passages, ``[len(texts), dimension]``; equal texts are encoded once."""
 
         def encode(batch: list[str]) -> list[VectorArray]:
-            return [self._vector(self._passage_prompt + text) for text in batch]
+            return self._vectors([self._passage_prompt + text for text in batch])
 
-        found = in_batches(texts, 1, encode, progress)
+        found = in_batches(texts, 1 if self._layers.together == 1 else CPU_ROWS, encode, progress)
         return np.array(found, dtype=np.float32).reshape(-1, self.dimension)
 
-    def _vector(self, text: str) -> VectorArray:
-        read = self._tokenizer.encode(text)
-        states = self._layers.states(self._words, read.ids, read.type_ids if self._reads_types else None)
-        pooled = self._pooling([states[None]])[0]
-        vector: VectorArray = pooled / np.maximum(np.linalg.norm(pooled), np.float32(1e-12))
-        return vector
+    def _vectors(self, texts: Sequence[str]) -> list[VectorArray]:
+        read = self._tokenizer.encode_batch(texts)
+        found: dict[int, VectorArray] = {}
+        for batch in alike([self._layers.size(len(one.ids)) for one in read], 1, self._layers.together):
+            rows = [read[at] for at in batch]
+            types = [one.type_ids for one in rows] if self._reads_types else None
+            for at, states in zip(
+                batch, self._layers.states(self._words, [one.ids for one in rows], types), strict=True
+            ):
+                pooled = self._pooling([states[None]])[0]
+                found[at] = pooled / np.maximum(np.linalg.norm(pooled), np.float32(1e-12))
+        return [found[at] for at in range(len(texts))]
 
     def _check(self, wanted: VectorArray, least: float) -> None:
         """Compare with PyTorch."""
         for text, vector in zip(CHECKED, wanted, strict=True):
-            cosine = float(self._vector(text) @ vector)
+            cosine = float(self._vectors([text])[0] @ vector)
             if not cosine >= least:
                 raise EngineError(
                     "OpenVINO does not compute what PyTorch does: the vectors of a text have a cosine of "
                     f"{cosine:.4f}"
                 )
+        read = self._tokenizer.encode(CHECKED[-1])
+        self._layers.try_together(self._words, read.ids, read.type_ids if self._reads_types else None)
 
 
 def _source(model: str) -> Path:

@@ -25,6 +25,7 @@ from evenmesh_retriever.backends.dense.model_options import ModelOptions
 from evenmesh_retriever.backends.dense.model_options import Pooling as Pool
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.ports import CannotStart
+from tests.support import padded_rows
 from tests.unit.retriever.backends.dense.conftest import WORDS
 
 needs_openvino = pytest.mark.skipif(
@@ -87,6 +88,23 @@ def test_a_vector_is_the_same_to_the_bit_in_any_company(plain: Path, kept: Conve
     together = compiled.encode_passages(texts, lambda _: None)
     for at in (0, 4, 8):
         np.testing.assert_array_equal(compiled.encode_passages([texts[at]], lambda _: None)[0], together[at])
+
+
+@needs_openvino
+def test_padded_texts_of_one_size_are_encoded_together(
+    plain: Path, kept: Conversions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [*TEXTS, *(f"a lamp at night {at}" for at in range(20))]
+    alone = CompiledEncoder(str(plain), ModelOptions(), precision="fp32", conversions=kept)
+    wanted = alone.encode_passages(texts, lambda _: None)
+    computed = padded_rows.pad(monkeypatch, compiled_encoder)
+    encoder = CompiledEncoder(str(plain), ModelOptions(), precision="fp32", conversions=kept)
+    computed.clear()
+    done: list[int] = []
+    np.testing.assert_allclose(encoder.encode_passages(texts, done.append), wanted, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_query(TEXTS[0]), alone.encode_query(TEXTS[0]), atol=1e-5)
+    assert max(computed) == 4
+    assert done == [16, 25]
 
 
 @needs_openvino
