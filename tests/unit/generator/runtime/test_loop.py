@@ -718,6 +718,8 @@ class Timed:
         now: its time. Seconds.
         read: tokens that were read between one step and the next.
         stepped: the batch of each step.
+        gate: no step begins until it is set.
+        at_gate: whether a step has begun, or waits.
     """
 
     def __init__(self, inner: Any, unit: float = 1.0) -> None:
@@ -726,6 +728,8 @@ class Timed:
         self.now = 0.0
         self.read = [0]
         self.stepped: list[object] = []
+        self.gate, self.at_gate = threading.Event(), threading.Event()
+        self.gate.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -749,6 +753,8 @@ class _TimedRows:
         return getattr(self._inner, name)
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        self._network.at_gate.set()
+        assert self._network.gate.wait(600)
         self._network.now += self._network.unit
         self._network.read.append(0)
         self._network.stepped.append(self)
@@ -763,11 +769,15 @@ def _unlike(prompt: Prompt, number: int, tenant: str) -> Prompt:
     return replace(prompt, rows=(row,), heads=prompt.heads[:1], tenant=tenant)
 
 
-def _asker(subject: Subject, desk: Desk) -> Callable[[str, int, int], Ear]:
-    """Return a function of a tenant, the tokens of an answer and a seed; no two prompts are alike."""
+def _asker(subject: Subject, desk: Desk) -> Callable[..., Ear]:
+    """Return a function of a tenant, the tokens of an answer and a seed; no two prompts are alike.
 
-    def ask(tenant: str, tokens: int, seed: int) -> Ear:
+    It may be given what the loop is to call when the answer ends.
+    """
+
+    def ask(tenant: str, tokens: int, seed: int, ended: Callable[[], None] = lambda: None) -> Ear:
         ear = Ear()
+        ear.on_end = lambda outcome, end=ear.on_end: (ended(), end(outcome))  # type: ignore[method-assign, misc]
         decoding = Decoding(max_new_tokens=tokens, temperature=5.0, seed=seed)
         request = GenerationRequest("q", decoding=decoding, tenant=tenant)
         prompt = _unlike(subject.prompts[0], seed, tenant)
@@ -787,12 +797,16 @@ def test_prompts_of_one_tenant_take_as_much_time_as_answers_of_another(
     desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
     ask = _asker(subject, desk)
-    polite = ask("polite", 100, 0)
-    _let_run(desk, 1, [polite])
+    ended: list[int] = []
+    network.gate.clear()
+    polite = ask("polite", 100, 0, lambda: ended.append(len(network.read)))
+    assert network.at_gate.wait(600)
     begun = len(network.read)
     greedy = [ask("greedy", 1, at) for at in range(40)]
-    written = len(received(polite).ids)
-    read = network.read[begun : begun + written]
+    network.gate.set()
+    received(polite)
+    read = network.read[begun : ended[0]]
+    assert len(read) >= 99
     assert sum(read) <= len(read) + 2 * most
     for ear in greedy:
         ear.outcome()
