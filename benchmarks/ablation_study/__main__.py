@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 
 import torch
 
-from benchmarks.ablation_study import records
-from benchmarks.ablation_study.asking import ask
-from benchmarks.ablation_study.variants import SEEDS, VARIANTS
+from benchmarks.ablation_study import cross_encoder, records
+from benchmarks.ablation_study.asking import ask, pointer
+from benchmarks.ablation_study.variants import CROSS_ENCODER, SEEDS, VARIANTS
 from evenmesh_training.rankrag import session
 from evenmesh_training.rankrag.data.datasets import default_data
 from evenmesh_training.rankrag.loop import MODEL
@@ -41,14 +42,20 @@ def main() -> None:
         if records.path(name, given.seed).is_file():
             continue
         model = trained(name, given.seed, given.home / str(given.seed))
-        records.write(name, given.seed, ask(model, reads=VARIANTS[name].reads))
+        reads = VARIANTS[name].reads
+        judge = cross_encoder.judging(model) if name == CROSS_ENCODER else pointer(model, reads=reads)
+        records.write(name, given.seed, ask(judge))
         print(f"{name} of seed {given.seed}: asked", flush=True)
 
 
 def trained(name: str, seed: int, home: Path) -> Path:
     """Return the folder of a variant's model, trained if it is not there."""
     variant, run = VARIANTS[name], home / name
-    if not (run / MODEL).is_dir():
+    if (run / MODEL).is_dir():
+        pass
+    elif name == CROSS_ENCODER:
+        cross_encoder.train(variant, seed, run / MODEL)
+    else:
         start = str(trained(variant.start, seed, home)) if variant.start else POINTER
         resume = (run / "checkpoint.pt").is_file()
         if not resume:
@@ -56,7 +63,8 @@ def trained(name: str, seed: int, home: Path) -> Path:
         options = Options(
             model=start, stage=2, output=run, data=default_data(), resume=resume, progress_bar=False
         )
-        session.prepare(variant.recipe(seed), options).run()
+        if not session.prepare(variant.recipe(seed), options).run().complete:
+            sys.exit(f"{name} of seed {seed}: stopped; the same command goes on")
     return run / MODEL
 
 

@@ -15,6 +15,8 @@ BEGINNING: Final = "stage-one"
 """The model that every other begins with."""
 EXPERT: Final = "expert"
 """A new model that learns to rank alone, shaped as monoT5 is."""
+CROSS_ENCODER: Final = "cross-encoder"
+"""The encoder with one output in the place of a decoder (:mod:`benchmarks.ablation_study.cross_encoder`)."""
 
 _FIRST: Final = 16_000
 _SECOND: Final = 4_800
@@ -119,6 +121,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
         _with_pairs(10_000),
         _with_pairs(50_000),
         Variant(EXPERT, None, {_PAIRS: 50_000}),
+        Variant(CROSS_ENCODER, None, {_PAIRS: 50_000}),
     )
 }
 """In the order in which they are trained."""

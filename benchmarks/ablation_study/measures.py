@@ -1,0 +1,159 @@
+"""What the records say: shares of each model, and the paired differences that the claims are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.ablation_study.asking import KEPT
+from benchmarks.ablation_study.sets import SETS
+from benchmarks.ablation_study.variants import BEGINNING, EXPERT
+from benchmarks.price_study.measures import interval
+from evenmesh_core.arrays import FloatArray
+
+SEED: Final = 0
+RESAMPLES: Final = 10_000
+MARGIN: Final = 0.01
+"""A gain is refuted below it, and a loss of less is none."""
+
+Row = Mapping[str, Any]
+Measure = Callable[[Row], float]
+Asked = Mapping[str, Mapping[int, Sequence[Row]]]
+"""By variant and seed what became of each question."""
+
+EXACT: Final = "exact"
+F1: Final = "F1"
+RECALL: Final = "recall"
+
+
+def _first_five(place: int) -> float:
+    return float(0 <= place < KEPT)
+
+
+OWN: Final[Mapping[str, Measure]] = {
+    EXACT: lambda row: float(row["ranked_exact"]),
+    F1: lambda row: float(row["ranked_f1"]),
+    RECALL: lambda row: _first_five(row["ranked"]),
+}
+"""Measures of a question with a model's own best five passages."""
+BM25: Final[Mapping[str, Measure]] = {
+    EXACT: lambda row: float(row["found_exact"]),
+    F1: lambda row: float(row["found_f1"]),
+    RECALL: lambda row: _first_five(row["found"]),
+}
+"""The same with BM25's best five."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the plan.
+
+    Attributes:
+        name: in the plan.
+        one: the variant that is to be better, or no worse, and whether its own ranking is used.
+        other: the one that it is compared with, likewise.
+        measure: of both.
+        gain: whether it is to be better; else no worse.
+    """
+
+    name: str
+    one: tuple[str, bool]
+    other: tuple[str, bool]
+    measure: str = EXACT
+    gain: bool = True
+
+
+CLAIMS: Final = (
+    Claim("A1", ("full", True), ("full", False)),
+    Claim("A2", ("full", True), ("without-rqa", True)),
+    Claim("A3", ("full", True), ("without-rar", True)),
+    Claim("A4", ("full", True), ("without-ranking", False), gain=False),
+    Claim("A5", ("full", True), (BEGINNING, False)),
+    Claim("A6", ("full", True), ("raft", False)),
+    Claim("A7", ("pairs-50000", True), ("pairs-5000", True), RECALL),
+    Claim("A8", ("pairs-50000", True), (EXPERT, True), RECALL, gain=False),
+)
+
+
+def share(rows: Mapping[int, Sequence[Row]], measure: Measure) -> dict[str, float]:
+    """Return the mean of a measure in each data set, over its questions and the seeds."""
+    of_set = _by_set(rows, measure, sorted(rows))
+    return {name: float(values.mean()) for name, values in of_set.items()}
+
+
+def compared(asked: Asked, claim: Claim) -> list[dict[str, Any]]:
+    """Return the paired differences of a claim: in each data set, and their mean; none without a common seed.
+
+    Rows have ``difference``, ``low`` and ``high``, the number of ``questions`` and ``seeds``, and that of the
+    mean ``by_seed``, the difference of each seed.
+    """
+    (one, own), (other, others_own) = claim.one, claim.other
+    seeds = sorted(asked.get(one, {}).keys() & asked.get(other, {}).keys())
+    if not seeds:
+        return []
+    first, second = ((OWN if ranked else BM25)[claim.measure] for ranked in (own, others_own))
+
+    def differences(some: Sequence[int]) -> dict[str, FloatArray]:
+        mine, theirs = _by_set(asked[one], first, some), _by_set(asked[other], second, some)
+        return {name: mine[name] - theirs[name] for name in SETS}
+
+    together = differences(seeds)
+    rows: list[dict[str, Any]] = []
+    for name, values in together.items():
+        found = interval(values)
+        rows.append(_row(claim, name, seeds, values.size, found.value, found.low, found.high))
+    mean, low, high = mean_of_sets(list(together.values()))
+    by_seed = [mean_of_sets(list(differences([seed]).values()), resamples=1)[0] for seed in seeds]
+    rows.append(_row(claim, "mean", seeds, sum(map(len, together.values())), mean, low, high))
+    rows[-1]["by_seed"] = " ".join(f"{one:.4f}" for one in by_seed)
+    return rows
+
+
+def mean_of_sets(values: Sequence[FloatArray], *, resamples: int = RESAMPLES) -> tuple[float, float, float]:
+    """Return the mean of the means of data sets, and its 95 % percentile interval.
+
+    Questions are drawn again within each data set.
+    """
+    rng = np.random.default_rng(SEED)
+    drawn = [one[rng.integers(0, len(one), (resamples, len(one)))].mean(axis=1) for one in values]
+    low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
+    return float(np.mean([one.mean() for one in values])), float(low), float(high)
+
+
+def verdict(claim: Claim, row: Mapping[str, Any]) -> str:
+    """Return what the mean of the data sets says of a claim, by the rule of the plan."""
+    low, high = float(row["low"]), float(row["high"])
+    if claim.gain:
+        return "holds" if low > 0 else "refuted" if high < MARGIN else "open"
+    return "holds" if low > -MARGIN else "refuted" if high < 0 else "open"
+
+
+def _by_set(
+    rows: Mapping[int, Sequence[Row]], measure: Measure, seeds: Sequence[int]
+) -> dict[str, FloatArray]:
+    """Return a measure of each question of every data set, its mean over the seeds; questions by id."""
+    found = {}
+    for name in SETS:
+        of_seed = []
+        for seed in seeds:
+            some = sorted((row for row in rows[seed] if row["data"] == name), key=lambda row: row["question"])
+            of_seed.append([measure(row) for row in some])
+        found[name] = np.mean(of_seed, axis=0)
+    return found
+
+
+def _row(
+    claim: Claim, data: str, seeds: Sequence[int], questions: int, value: float, low: float, high: float
+) -> dict[str, Any]:
+    return {
+        "claim": claim.name,
+        "data": data,
+        "seeds": len(seeds),
+        "questions": questions,
+        "difference": value,
+        "low": low,
+        "high": high,
+    }

@@ -1,0 +1,137 @@
+"""The tables of docs/studies/ablations.md, from its plan and the stored records; a test compares them.
+
+``python -m benchmarks.ablation_study.tables`` computes the CSV files from the records and writes the tables
+into the page; some seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import csv_rows
+from benchmarks.ablation_study import records
+from benchmarks.ablation_study.measures import BM25, CLAIMS, EXACT, F1, OWN, RECALL, compared, share, verdict
+from benchmarks.ablation_study.records import OUT
+from benchmarks.ablation_study.sets import SETS
+from benchmarks.ablation_study.variants import SEEDS, VARIANTS
+from benchmarks.page import placed, table
+from benchmarks.shown import signed
+from evenmesh_lab.files.plans import described, read_plan
+
+FILES: Final = ("shares", "claims")
+_ORDERS: Final = {"its own": OWN, "BM25's": BM25}
+_MEAN: Final = "mean"
+
+
+def asked() -> dict[str, dict[int, list[dict[str, Any]]]]:
+    """Return the stored records by variant and seed; those that are there."""
+    found: dict[str, dict[int, list[dict[str, Any]]]] = defaultdict(dict)
+    for name in VARIANTS:
+        for seed in SEEDS:
+            if rows := records.read(name, seed):
+                found[name][seed] = rows
+    return found
+
+
+def summarize(to: Path = OUT) -> None:
+    """Compute the CSV files from the records, and write them into a folder."""
+    known = asked()
+    shares: list[dict[str, Any]] = []
+    for name, rows in known.items():
+        for order, measures in _ORDERS.items():
+            for measure, of_row in measures.items():
+                if measure != RECALL and not VARIANTS[name].reads:
+                    continue
+                of_set = share(rows, of_row)
+                row = {"model": name, "order": order, "measure": measure, "seeds": len(rows)}
+                shares.append(row | of_set | {_MEAN: sum(of_set.values()) / len(of_set)})
+    claims = [
+        row | {"verdict": verdict(claim, row) if row["data"] == _MEAN else ""}
+        for claim in CLAIMS
+        for row in compared(known, claim)
+    ]
+    csv_rows.write(to / "shares.csv", shares)
+    csv_rows.write(to / "claims.csv", claims)
+
+
+def tables(folder: Path = OUT) -> dict[str, str]:
+    """Return every table of the page by its name there."""
+    shares, claims = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
+    return {
+        "plan": described(read_plan(OUT / "plan.toml"), _questions(claims)),
+        "ranking": table(_shares(shares, RECALL)),
+        "answers": table(_shares(shares, EXACT)),
+        "F1": table(_shares(shares, F1)),
+        "claims": table(_claims(claims)),
+        "sets": table(_by_set(claims)),
+    }
+
+
+def _questions(claims: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    return {row["data"]: int(row["questions"]) for row in claims if row["data"] != _MEAN}
+
+
+def _shares(rows: Sequence[Mapping[str, str]], measure: str) -> list[dict[str, str]]:
+    """Return a row for each model and order; BM25's recall, which no model changes, once."""
+    found, seen = [], False
+    for row in rows:
+        if row["measure"] != measure:
+            continue
+        of_bm25 = measure == RECALL and row["order"] == "BM25's"
+        if of_bm25 and seen:
+            continue
+        seen |= of_bm25
+        found.append(
+            {
+                "model": "BM25" if of_bm25 else f"`{row['model']}`",
+                **({} if measure == RECALL else {"five passages": row["order"]}),
+                "seeds": "" if of_bm25 else row["seeds"],
+                **{name: f"{100 * float(row[name]):.1f}" for name in (*SETS, _MEAN)},
+            }
+        )
+    return sorted(found, key=lambda row: row["model"] != "BM25")
+
+
+def _claims(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    plan = {one.name: one for one in read_plan(OUT / "plan.toml").hypotheses}
+    known = {row["claim"]: row for row in rows if row["data"] == _MEAN}
+    found = []
+    for name, one in plan.items():
+        row = known.get(name)
+        found.append(
+            {
+                "": name,
+                "claim": one.claim.split(":", 1)[0],
+                "seeds": row["seeds"] if row else "0",
+                "difference": _interval(row) if row else "",
+                "by seed": " ".join(signed(value) for value in row["by_seed"].split()) if row else "",
+                "verdict": row["verdict"] if row else "not asked yet",
+            }
+        )
+    return found
+
+
+def _by_set(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    of_claim: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        if row["data"] != _MEAN:
+            of_claim[row["claim"]][row["data"]] = _interval(row)
+    return [{"": name, **{data: some[data] for data in SETS}} for name, some in of_claim.items()]
+
+
+def _interval(row: Mapping[str, str]) -> str:
+    return f"{signed(row['difference'])} [{signed(row['low'])}, {signed(row['high'])}]"
+
+
+def main() -> None:
+    """Compute the numbers, and write the tables into the page."""
+    summarize()
+    page = OUT.with_suffix(".md")
+    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
