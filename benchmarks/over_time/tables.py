@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.over_time.drawing import draw
 from benchmarks.over_time.stream import ASKS, OUT
 from benchmarks.page import placed
+from benchmarks.study_pages.cells import plan_of
 from evenmesh_core.intervals import BootstrapInterval, student_interval
 
 GOAL: Final = 0.05
@@ -114,7 +115,7 @@ def read_answers() -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
 def tables() -> dict[str, str]:
     """Return every table of the page by its name there."""
     reports = json.loads((OUT / "outcomes.json").read_text(encoding="utf-8"))
-    found = {"reached": reached(reports)}
+    found = {"plan": plan_of(OUT), "reached": reached(reports)}
     found |= {name: simulated(name, report) for name, report in reports.items()}
     if (OUT / "answers.csv").exists():
         found["answers"] = answered(*read_answers())

@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from evenmesh_lab.files.plans import described, read_plan
+
 STUDIES: Final = Path(__file__).parents[2] / "docs/studies"
 
 Row = dict[str, str]
+
+
+def plan_of(folder: Path) -> str:
+    """Return what a page says of the plan in its study's folder, which was written after the study."""
+    plan = read_plan(folder / "plan.toml")
+    return described(plan, {one.name: one.queries for one in plan.data})
 
 
 def read(path: Path) -> list[Row]:

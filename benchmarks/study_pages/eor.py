@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 from benchmarks.page import table
-from benchmarks.study_pages.cells import STUDIES, Row, fixed, percent, percent_interval, read, where
+from benchmarks.study_pages.cells import STUDIES, Row, fixed, percent, percent_interval, plan_of, read, where
 from benchmarks.study_pages.scores import score
 
 FOLDER: Final = STUDIES / "eor"
@@ -34,6 +34,7 @@ def refresh() -> None:
 def tables() -> dict[str, str]:
     """Return the tables of the page by their names there."""
     return {
+        "plan": plan_of(FOLDER),
         "seen": table(_seen()),
         "main": table(_main()),
         "comparisons": table(_comparisons()),

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.coverage import read_rows
 from benchmarks.page import table
-from benchmarks.study_pages.cells import STUDIES, Row, fixed, interval, read, where
+from benchmarks.study_pages.cells import STUDIES, Row, fixed, interval, plan_of, read, where
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.reports.files import write_csv
 from evenmesh_lab.studies import Bootstrap
@@ -27,7 +27,11 @@ def refresh() -> None:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by their names there."""
-    return {"seen": table(_seen(read(FOLDER / "utility-seen.csv"))), "price": table(_prices())}
+    return {
+        "plan": plan_of(FOLDER),
+        "seen": table(_seen(read(FOLDER / "utility-seen.csv"))),
+        "price": table(_prices()),
+    }
 
 
 def price(system: str, alpha: str, gained: dict[str, float]) -> BootstrapInterval:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.page import table
-from benchmarks.study_pages.cells import STUDIES, fixed, interval, read
+from benchmarks.study_pages.cells import STUDIES, fixed, interval, plan_of, read
 from benchmarks.study_pages.scores import score
 
 FOLDER: Final = STUDIES / "ium"
@@ -30,7 +30,7 @@ def refresh() -> None:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by their names there."""
-    return {passages: table(_systems(passages)) for passages in ("own", "one")}
+    return {"plan": plan_of(FOLDER)} | {one: table(_systems(one)) for one in ("own", "one")}
 
 
 def _systems(passages: str) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.page import table
-from benchmarks.study_pages.cells import STUDIES, percent_interval, read, where
+from benchmarks.study_pages.cells import STUDIES, percent_interval, plan_of, read, where
 from benchmarks.study_pages.scores import score
 
 FOLDER: Final = STUDIES / "rag"
@@ -25,7 +25,7 @@ def refresh() -> None:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by their names there."""
-    return {"answers": table(_answers()), "gains": table(_gains())}
+    return {"plan": plan_of(FOLDER), "answers": table(_answers()), "gains": table(_gains())}
 
 
 def _answers() -> list[dict[str, str]]:

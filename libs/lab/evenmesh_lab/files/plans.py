@@ -2,7 +2,8 @@
 
 A plan is *pre-registered* when it is committed before the study runs: what was looked for, on how many
 queries and by which rule it counts as found. What was done otherwise is listed as a deviation, never
-rewritten.
+rewritten. A plan may also be written afterwards, for a study that had none: it says the same of it, and
+its page that nothing was registered.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class Plan(_Part):
     question: Text
     registered: datetime.date
     """Day of the commit that brought the plan, before anything was asked."""
+    afterwards: bool = False
+    """Whether it was written after the study instead."""
     design: Annotated[list[Text], Field(min_length=1, max_length=50)]
     """Systems, settings, seeds: a sentence each."""
     analysis: Annotated[list[Text], Field(min_length=1, max_length=50)]
@@ -155,10 +158,13 @@ def described(plan: Plan, asked: Mapping[str, int]) -> str:
         asked: how many queries of each data set were asked in the end; those missing were not.
     """
     power = plan.power
+    when = f"Registered on {plan.registered}, before anything was asked."
+    if plan.afterwards:
+        when = f"Written on {plan.registered}, after the study: nothing of it was registered."
     lines = [
         f"**Question.** {_cell(plan.question)}",
         "",
-        f"Registered on {plan.registered}, before anything was asked.",
+        when,
         "",
         *(f"- {_cell(one)}" for one in plan.design),
         *(f"- {_cell(one)}" for one in plan.analysis),
@@ -180,7 +186,8 @@ def described(plan: Plan, asked: Mapping[str, int]) -> str:
         f"| {one.name} | {_cell(one.claim)} | {_cell(one.source)} | {_cell(one.decided)} |"
         for one in plan.hypotheses
     ]
-    lines += ["", "**Deviations from the plan.** " + ("" if plan.deviations else "None.")]
+    if not plan.afterwards:
+        lines += ["", "**Deviations from the plan.** " + ("" if plan.deviations else "None.")]
     lines += [f"- {one.on}: {_cell(one.what)}" for one in plan.deviations]
     return "\n".join(lines).rstrip()
 

@@ -58,6 +58,14 @@ def test_deviations_are_listed(tmp_path: Path) -> None:
     assert described(read_plan(_written(tmp_path, more)), {}).endswith("- 2026-02-03: Only half was asked.")
 
 
+def test_a_plan_that_was_written_afterwards_says_so(tmp_path: Path) -> None:
+    text = PLAN.replace("registered = 2026-01-02", "registered = 2026-01-02\nafterwards = true")
+    said = described(read_plan(_written(tmp_path, text)), {"a": 34, "b": 1})
+    assert "Written on 2026-01-02, after the study: nothing of it was registered." in said
+    assert "before anything was asked" not in said
+    assert "Deviations" not in said
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
