@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.ablation_study.asking import KEPT
 from benchmarks.ablation_study.sets import SETS
 from benchmarks.ablation_study.variants import BEGINNING, EXPERT
-from benchmarks.price_study.measures import interval
 from evenmesh_core.arrays import FloatArray
+from evenmesh_core.sparse_means import difference_interval
 
 SEED: Final = 0
 RESAMPLES: Final = 10_000
@@ -103,7 +103,7 @@ def compared(asked: Asked, claim: Claim) -> list[dict[str, Any]]:
     together = differences(seeds)
     rows: list[dict[str, Any]] = []
     for name, values in together.items():
-        found = interval(values)
+        found = difference_interval(values)
         rows.append(_row(claim, name, seeds, values.size, found.value, found.low, found.high))
     mean, low, high = mean_of_sets(list(together.values()))
     by_seed = [mean_of_sets(list(differences([seed]).values()), resamples=1)[0] for seed in seeds]

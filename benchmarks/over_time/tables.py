@@ -18,6 +18,7 @@ from benchmarks.over_time.stream import ASKS, OUT
 from benchmarks.page import placed
 from benchmarks.study_pages.cells import plan_of
 from evenmesh_core.intervals import BootstrapInterval, student_interval
+from evenmesh_core.sparse_means import difference_interval
 
 GOAL: Final = 0.05
 """Largest unfairness by 1,000 asks that the study looks for."""
@@ -146,7 +147,9 @@ def _beside(one: dict[str, Any]) -> str:
 
 
 def _difference(values: Any) -> str:
-    found = student_interval(values)
+    found = difference_interval(values)
+    if np.isnan(found.low):
+        return f"{_signed(found.value)}, no interval"
     return f"{_signed(found.value)} ({_signed(found.low)} to {_signed(found.high)})"
 
 

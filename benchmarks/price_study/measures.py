@@ -11,9 +11,8 @@ import numpy as np
 
 from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE, STAGES
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.intervals import BootstrapInterval, student_interval
 from evenmesh_core.significance import paired_bootstrap
-from evenmesh_core.sparse_means import differing_from, sparse_interval
+from evenmesh_core.sparse_means import difference_interval, differing_from
 
 DIALS: Final = (FIXED, *(f"{one:g}" for one in ALPHAS))
 SEED: Final = 0
@@ -96,7 +95,7 @@ def compared(
                 "exact": float(np.mean([found.exact[stage, dial][question] for question in questions])),
             }
             of_dial.update(difference(one - other))
-            gained = interval(np.where(reachable, one - other, np.nan))
+            gained = difference_interval(np.where(reachable, one - other, np.nan))
             of_dial.update(
                 reachable=int(reachable.sum()),
                 reachable_eu=float(one[reachable].mean()) if reachable.any() else np.nan,
@@ -125,7 +124,7 @@ def between(data: str, first: Read, second: Read) -> list[dict[str, float | str]
 
 def difference(values: FloatArray) -> dict[str, float | str]:
     """Return the mean of paired differences with its interval, deviation and bootstrap p-value."""
-    found = interval(values)
+    found = difference_interval(values)
     p_value = paired_bootstrap(values, np.zeros(len(values)), num_resamples=RESAMPLES, rng=SEED).p_value
     return {
         "difference": found.value,
@@ -135,13 +134,6 @@ def difference(values: FloatArray) -> dict[str, float | str]:
         "differ": differing_from(0.0, values),
         "p": p_value,
     }
-
-
-def interval(values: FloatArray) -> BootstrapInterval:
-    """Return Student's interval of a mean; that of sparse means where at least half of the values are 0."""
-    known = values[~np.isnan(values)]
-    sparse = 2 * differing_from(0.0, known) <= len(known)
-    return sparse_interval(values) if sparse else student_interval(values)
 
 
 def _vectors(questions: Sequence[str], *known: Mapping[str, float]) -> list[FloatArray]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from evenmesh_core.arrays import FloatArray, confidence, float_array, same_length
-from evenmesh_core.intervals import BootstrapInterval
+from evenmesh_core.intervals import BootstrapInterval, student_interval
 
 LEAST_DIFFERING: Final = 12
 """Fewest queries with a value other than 0 for an interval: the fewest at which it holds the true mean in
@@ -69,6 +69,23 @@ def sparse_interval(
     # By the lower tail: (1 + share) / 2 rounds to 1 where the share is all but 1.
     half = float(-stdtrit(size - 1, (1 - share) / 2) * spread)
     return BootstrapInterval(mean, middle - half, middle + half, share, "t+2", everyone, undefined)
+
+
+def difference_interval(values: ArrayLike, *, level: float = 0.95) -> BootstrapInterval:
+    """Return the interval of a mean difference: Student's, or where at least half are 0 that of sparse means.
+
+    Args:
+        values: vector [Q], one difference a query; ``nan`` where undefined.
+        level: confidence level, in (0, 1).
+
+    Raises:
+        InvalidInput: as of :func:`sparse_interval`.
+    """
+    array = float_array("values", values, undefined=True)
+    known = array[~np.isnan(array)]
+    if 2 * differing_from(0.0, known) <= len(known):
+        return sparse_interval(array, level=level)
+    return student_interval(array, level=level)
 
 
 def differing_from(value: float, values: FloatArray) -> int:

@@ -143,8 +143,8 @@ def test_answers_are_compared_question_by_question() -> None:
     ]
     lines = tables.answered(rows, outcomes).splitlines()
     assert len(lines) == 4
-    # Both questions differ by a quarter, so that there is no spread.
-    assert lines[-1].endswith("| 5.5 | 0.250 (0.250 to 0.250) | 0.000 (0.000 to 0.000) |")
+    # Both questions differ by a quarter, so that there is no spread; of exact match nothing differs.
+    assert lines[-1].endswith("| 5.5 | 0.250 (0.250 to 0.250) | 0.000, no interval |")
     assert lines[-2].endswith("| 0.500 (0.500 to 0.500) |  |  |  |")
 
 

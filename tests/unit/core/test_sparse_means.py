@@ -7,7 +7,13 @@ import pytest
 from scipy.special import stdtrit
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.sparse_means import LEAST_DIFFERING, LEAST_DIFFERING_GROUPED, sparse_interval
+from evenmesh_core.intervals import student_interval
+from evenmesh_core.sparse_means import (
+    LEAST_DIFFERING,
+    LEAST_DIFFERING_GROUPED,
+    difference_interval,
+    sparse_interval,
+)
 
 
 def test_the_interval_by_hand() -> None:
@@ -30,6 +36,14 @@ def test_no_interval_where_too_few_differ() -> None:
     assert few.undefined == 1
     assert few.value == pytest.approx(5.5 / 1011)
     assert not math.isnan(sparse_interval([0.5] * LEAST_DIFFERING + [0.0] * 1000).low)
+
+
+def test_differences_are_sparse_where_half_of_them_are_0() -> None:
+    some = [0.25, -0.5] * 10
+    dense, sparse = [*some, *[0.0] * 19], [*some, *[0.0] * 20, math.nan]
+    assert difference_interval(dense) == student_interval(dense)
+    assert difference_interval(sparse) == sparse_interval(sparse)
+    assert difference_interval(sparse, level=0.8) == sparse_interval(sparse, level=0.8)
 
 
 def test_queries_of_several_values_need_more_that_differ() -> None:
