@@ -60,7 +60,8 @@ def ium(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Instead: bm25, dense, per-agent, per-dataset, urag. May be repeated; shares what RUN has.",
+            help="Instead: bm25, dense, per-agent, per-dataset, urag; oracle: what ranking can reach. May be "
+            "repeated; shares what RUN has.",
         ),
     ] = None,
     personalisation: Annotated[

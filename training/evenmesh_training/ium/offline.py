@@ -20,7 +20,14 @@ import torch
 
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.compute.placement import Placement
-from evenmesh_lab.files.agent_runs import BM25, DENSE, AgentRunRecord, read_agent_runs, write_agent_runs
+from evenmesh_lab.files.agent_runs import (
+    BM25,
+    DENSE,
+    ORACLE,
+    AgentRunRecord,
+    read_agent_runs,
+    write_agent_runs,
+)
 from evenmesh_lab.files.trained_texts import TrainingTexts, trained_texts_of
 from evenmesh_training.ium import learning, start
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
@@ -95,7 +102,7 @@ class Offline:
             await asyncio.to_thread(start.save, *made, begun, start.texts_of(self.begin))
         for system in systems:
             if not system.learners:
-                await self._measure_retriever(system)
+                await self._measure_untrained(system)
             for learner in system.learners:
                 await self._learn(system, learner, begun)
         return gather(self.folder)
@@ -226,18 +233,41 @@ class Offline:
             path,
         )
 
-    async def _measure_retriever(self, system: System) -> None:
+    async def _measure_untrained(self, system: System) -> None:
         path = self.folder / system.name / f"{system.name}.{RUNS}"
         if path.exists():
             return
         units = self._evaluated(self.plan.agents)
-        retriever = {BM25: "bm25", DENSE: "dense"}[system.name]
+        retriever = {BM25: "bm25", DENSE: "dense", ORACLE: "bm25"}[system.name]
         tasks = [task for _, task in units]
         found = await self.collector.candidates(tasks, system.name, retriever=retriever)
         ranked = [[one.id for one in passages] for passages in found]
+        if system.name == ORACLE:
+            ranked = await self._by_utility(units, ranked)
         records = await self._records(units, ranked, system.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_agent_runs([one.model_copy(update={"system": system.name}) for one in records], path)
+
+    async def _by_utility(
+        self, units: Sequence[tuple[AgentTable, Task]], ranked: Sequence[Sequence[str]]
+    ) -> list[list[str]]:
+        """Return each unit's candidates by the utility of the agent's answer from each alone, useful first.
+
+        Equal ones, and those that it cannot answer from, last, keep their order.
+        """
+        contexts = [
+            (agent, task, [[one] for one in best]) for (agent, task), best in zip(units, ranked, strict=True)
+        ]
+        await self.collector.answer(contexts, f"{ORACLE}: feedback")
+
+        def utility(agent: AgentTable, task: Task, passage: str) -> float:
+            found, _ = self.collector.utility(agent, task, [passage])
+            return -1.0 if found is None else found
+
+        return [
+            sorted(best, key=lambda one: -utility(agent, task, one))
+            for (agent, task), best in zip(units, ranked, strict=True)
+        ]
 
     async def _records(
         self, units: Sequence[tuple[AgentTable, Task]], ranked: Sequence[Sequence[str]], what: str

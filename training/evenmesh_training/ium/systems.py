@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from evenmesh_lab.files.agent_runs import BM25, DENSE, OFFLINE, PER_AGENT, PER_DATASET, URAG
+from evenmesh_lab.files.agent_runs import BM25, DENSE, OFFLINE, ORACLE, PER_AGENT, PER_DATASET, URAG
 from evenmesh_reranker.domain import Agent
 from evenmesh_training.ium.plan import AgentTable, AgentTasks
 
-BASELINES: Final = (BM25, DENSE, PER_AGENT, PER_DATASET, URAG)
-"""Baselines of offline IUM (section 5.2)."""
+BASELINES: Final = (BM25, DENSE, PER_AGENT, PER_DATASET, URAG, ORACLE)
+"""Baselines of offline IUM (section 5.2), and the oracle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class System:
 
     Attributes:
         name: one of :data:`evenmesh_lab.files.agent_runs.SYSTEMS`.
-        learners: models, of which each agent is served by one; none for a retriever.
+        learners: models, of which each agent is served by one; none for a retriever and the oracle.
         first: the first round that is measured; 0 is before any.
     """
 
@@ -59,7 +59,7 @@ def system(name: str, plan: AgentTasks, *, rounds: int, personalised: bool = Tru
     Raises:
         ValueError: there is no such system.
     """
-    if name in (BM25, DENSE):
+    if name in (BM25, DENSE, ORACLE):
         return System(name)
     suffix = "" if personalised else "-unpersonalised"
     if name == PER_AGENT:

@@ -31,6 +31,8 @@ PER_DATASET: Final = "per-dataset"
 URAG: Final = "urag"
 OFFLINE: Final = "offline-ium"
 ONLINE: Final = "online-ium"
+ORACLE: Final = "oracle"
+"""Passages by their utility to the agent, which is known only after it was asked: what ranking can reach."""
 
 SYSTEMS: Final = (BM25, DENSE, PER_AGENT, PER_DATASET, URAG, OFFLINE, ONLINE)
 """Ways of ranking that the paper's table 1 has, in its order. Others have names of their own."""

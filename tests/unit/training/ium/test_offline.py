@@ -214,6 +214,22 @@ def test_baselines_share_what_the_run_found_out(begin: str, tmp_path: Path) -> N
     assert len({one.reranker_version for one in by_system["per-agent"]}) == 2
 
 
+def test_the_oracle_ranks_by_what_each_passage_was_worth(begin: str, tmp_path: Path) -> None:
+    mesh = RuleMesh(refuses="p2")
+    records = _run(tmp_path, begin, mesh, ["oracle", "bm25"])
+    by_system = {
+        name: {(one.agent, one.query_id): one for one in records if one.system == name}
+        for name in ("oracle", "bm25")
+    }
+    assert len(by_system["oracle"]) == len(by_system["bm25"]) == 4
+    for key, one in by_system["oracle"].items():
+        useful = ["p0", "p4"] if one.model_id == "even" else ["p1", "p3", "p5"]
+        useless = [f"p{at}" for at in range(6) if f"p{at}" not in (*useful, "p2")]
+        assert one.ranking == [*useful, *useless, "p2"], "in BM25's order where they are worth the same"
+        assert one.utility == 1.0 >= (by_system["bm25"][key].utility or 0.0)
+    assert len(mesh.asked) == len(set(mesh.asked))
+
+
 def test_what_is_learned_alike_is_learned_once_and_nothing_else_shares_a_folder() -> None:
     other = EVEN.model_copy(update={"task_id": "facts", "dataset": ""})
     plan = AgentTasks((other, EVEN, ODD), "tiny", TASKS)
