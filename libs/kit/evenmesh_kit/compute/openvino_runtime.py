@@ -48,7 +48,7 @@ class CompiledModel:
                 "CPU",
                 {
                     "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
-                    # One processor for each row, wherever the system puts it.
+                    # One processor for each computation, wherever the system puts it.
                     "NUM_STREAMS": parallel,
                     "INFERENCE_NUM_THREADS": parallel,
                     "ENABLE_CPU_PINNING": False,

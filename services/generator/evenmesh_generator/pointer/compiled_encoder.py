@@ -36,13 +36,13 @@ Array = NDArray[np.float32]
 
 
 class CompiledPointerEncoder:
-    """Encodes pairs, up to ``parallel`` at a time.
+    """Encodes pairs, on up to ``parallel`` processors at a time.
 
     Args:
         folder: a pointer model, as :func:`evenmesh_generator.pointer.artifact.load` reads it.
         words: its embeddings of words, float32 ``[vocabulary, H]``.
         bfloat16: whether matrices are multiplied in bfloat16.
-        parallel: most pairs at a time, each on one processor, [1, inf).
+        parallel: most processors at a time, each for other pairs, [1, inf).
         conversions: keeps the converted encoder.
 
     Raises:

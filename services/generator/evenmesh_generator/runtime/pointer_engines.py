@@ -172,7 +172,7 @@ def _compiled(folder: Path, placement: Placement, options: EngineOptions) -> Poi
         _log.warning("PyTorch encodes for %s: %s", folder, error)
         return None
     _log.info(
-        "OpenVINO %s encodes in %s, up to %d pairs at a time",
+        "OpenVINO %s encodes in %s, on up to %d processors at a time",
         installed_version(),
         placement.dtype_name,
         parallel,

@@ -135,7 +135,7 @@ class _Parts:
 
 
 class CompiledCrossEncoder:
-    """A :class:`evenmesh_reranker.ports.LoadedModel` that computes up to ``parallel`` pairs at a time.
+    """A :class:`evenmesh_reranker.ports.LoadedModel` that computes on up to ``parallel`` processors at a time.
 
     Each pair is computed on one processor. Word embeddings and the head are in float32.
 
@@ -145,7 +145,7 @@ class CompiledCrossEncoder:
         provenance: where it came from, for people.
         created_at: when its weights were made.
         dtype: number type of the layers: ``auto`` is bfloat16 where the processor has it.
-        parallel: most pairs computed at a time, [1, inf).
+        parallel: most processors at a time, each for other pairs, [1, inf).
         conversions: keeps the converted model.
         max_length: longest pair; None: what the model reads. Tokens.
 
@@ -346,7 +346,7 @@ class CompiledLoader:
 
     Args:
         dtype: number type of the layers, see :class:`CompiledCrossEncoder`.
-        parallel: most pairs computed at a time, [1, inf).
+        parallel: most processors at a time, each for other pairs, [1, inf).
         conversions: keeps the converted models.
         required: whether a model that OpenVINO cannot compute is refused; else PyTorch computes it.
         threads: threads of PyTorch's matrix products then, [1, inf); None: one for each core.
@@ -389,7 +389,7 @@ class CompiledLoader:
             _log.warning("PyTorch computes %s: %s", folder, error)
             return self._by_pytorch().full(folder, version, provenance=provenance, created_at=created_at)
         _log.info(
-            "OpenVINO %s computes the cross-encoder in %s, up to %d pairs at a time",
+            "OpenVINO %s computes the cross-encoder in %s, on up to %d processors at a time",
             installed_version(),
             found.dtype,
             self._parallel,

@@ -173,7 +173,7 @@ def test_answers_and_judgements_are_pytorchs(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="evenmesh.generator.runtime"):
         engine = assembled(cpu_engine="openvino", parallel=2)
-    assert "encodes in float32, up to 2 pairs at a time" in caplog.text
+    assert "encodes in float32, on up to 2 processors at a time" in caplog.text
     reader = PointerReader(artifact.load(), PairTokenizer(evenmesh_models.minilm()))
     passages = [("", text) for text in TEXTS]
     for question in QUESTIONS:

@@ -100,7 +100,7 @@ class TorchPairEncoder:
 
 
 class CompiledPairEncoder:
-    """Encodes with OpenVINO, each pair alone, so that nothing depends on what else is asked.
+    """Encodes with OpenVINO, so that nothing depends on what else is asked.
 
     Args:
         compiled: computes.
