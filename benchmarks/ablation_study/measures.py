@@ -11,11 +11,10 @@ import numpy as np
 from benchmarks.ablation_study.asking import KEPT
 from benchmarks.ablation_study.sets import SETS
 from benchmarks.ablation_study.variants import BEGINNING, EXPERT
+from benchmarks.group_means import mean_of_means
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.sparse_means import difference_interval
 
-SEED: Final = 0
-RESAMPLES: Final = 10_000
 MARGIN: Final = 0.01
 """A gain is refuted below it, and a loss of less is none."""
 
@@ -105,22 +104,11 @@ def compared(asked: Asked, claim: Claim) -> list[dict[str, Any]]:
     for name, values in together.items():
         found = difference_interval(values)
         rows.append(_row(claim, name, seeds, values.size, found.value, found.low, found.high))
-    mean, low, high = mean_of_sets(list(together.values()))
-    by_seed = [mean_of_sets(list(differences([seed]).values()), resamples=1)[0] for seed in seeds]
+    mean, low, high = mean_of_means(list(together.values()))
+    by_seed = [mean_of_means(list(differences([seed]).values()), resamples=1)[0] for seed in seeds]
     rows.append(_row(claim, "mean", seeds, sum(map(len, together.values())), mean, low, high))
     rows[-1]["by_seed"] = " ".join(f"{one:.4f}" for one in by_seed)
     return rows
-
-
-def mean_of_sets(values: Sequence[FloatArray], *, resamples: int = RESAMPLES) -> tuple[float, float, float]:
-    """Return the mean of the means of data sets, and its 95 % percentile interval.
-
-    Questions are drawn again within each data set.
-    """
-    rng = np.random.default_rng(SEED)
-    drawn = [one[rng.integers(0, len(one), (resamples, len(one)))].mean(axis=1) for one in values]
-    low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
-    return float(np.mean([one.mean() for one in values])), float(low), float(high)
 
 
 def verdict(claim: Claim, row: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from benchmarks import ium_headroom
 from benchmarks.page import table
 from benchmarks.study_pages.cells import STUDIES, fixed, interval, plan_of, read
 from benchmarks.study_pages.scores import score
@@ -22,7 +23,8 @@ SYSTEMS: Final = {
 
 
 def refresh() -> None:
-    """Compute score intervals and adjusted p-values again from the stored counts."""
+    """Compute score intervals, adjusted p-values and what an oracle gains again from the stored rows."""
+    ium_headroom.summarize()
     for passages in ("own", "one"):
         score(FOLDER / f"{passages}-systems.csv", shares=tuple(SYSTEMS))
         score(FOLDER / f"{passages}-comparisons.csv", family=("agent",))
@@ -30,7 +32,8 @@ def refresh() -> None:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by their names there."""
-    return {"plan": plan_of(FOLDER)} | {one: table(_systems(one)) for one in ("own", "one")}
+    systems = {one: table(_systems(one)) for one in ("own", "one")}
+    return {"plan": plan_of(FOLDER), "headroom": table(ium_headroom.cells()), **systems}
 
 
 def _systems(passages: str) -> list[dict[str, str]]:

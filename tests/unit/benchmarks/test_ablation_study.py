@@ -18,6 +18,7 @@ from benchmarks.ablation_study.asking import Answering, Found
 from benchmarks.ablation_study.measures import CLAIMS, RECALL, Claim
 from benchmarks.ablation_study.sets import SETS, Asked, Question
 from benchmarks.ablation_study.variants import BEGINNING, SEEDS, VARIANTS
+from benchmarks.group_means import mean_of_means
 from benchmarks.page import placed
 from benchmarks.shared_data import folder, rows
 from evenmesh_generator.domain import Passage
@@ -125,10 +126,10 @@ def test_a_claim_is_decided_by_the_mean_of_the_sets_over_common_seeds() -> None:
     assert measures.compared({"one": asked["one"]}, claim) == []
 
 
-def test_the_interval_of_a_mean_of_sets_is_that_of_its_variance() -> None:
+def test_the_interval_of_a_mean_of_means_is_that_of_its_variance() -> None:
     rng = np.random.default_rng(3)
     values = [rng.normal(mean, 1.0, 400) for mean in (0.1, 0.3)]
-    mean, low, high = measures.mean_of_sets(values)
+    mean, low, high = mean_of_means(values)
     assert mean == pytest.approx(np.mean([one.mean() for one in values]))
     error = np.sqrt(sum(one.var() / 400 for one in values)) / 2
     assert (mean - low, high - mean) == (

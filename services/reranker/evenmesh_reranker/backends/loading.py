@@ -29,7 +29,7 @@ def loader(
         dtype: name of the number type.
         engine: what computes on the CPU.
         threads: threads of one of PyTorch's matrix products; None: one for each core.
-        parallel: pairs that OpenVINO computes at a time; None: one for each usable core.
+        parallel: processors that OpenVINO computes on; None: all that are usable.
         conversions: keeps what OpenVINO computes.
         max_length: longest pair; None: what the model reads. Tokens.
         require_gpu: whether the CPU is refused.
