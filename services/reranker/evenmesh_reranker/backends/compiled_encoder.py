@@ -135,7 +135,7 @@ class _Parts:
 
 
 class CompiledCrossEncoder:
-    """A :class:`evenmesh_reranker.ports.LoadedModel` that computes on up to ``parallel`` processors at a time.
+    """A :class:`evenmesh_reranker.ports.LoadedModel` that computes on up to ``parallel`` processors.
 
     Each pair is computed on one processor. Word embeddings and the head are in float32.
 
