@@ -18,7 +18,7 @@ from benchmarks.ablation_study.records import OUT
 from benchmarks.ablation_study.sets import SETS
 from benchmarks.ablation_study.variants import SEEDS, VARIANTS
 from benchmarks.page import placed, table
-from benchmarks.shown import signed
+from benchmarks.shown import interval, signed
 from evenmesh_lab.files.plans import described, read_plan
 
 FILES: Final = ("shares", "claims")
@@ -106,7 +106,7 @@ def _claims(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
                 "": name,
                 "claim": one.claim.split(":", 1)[0],
                 "seeds": row["seeds"] if row else "0",
-                "difference": _interval(row) if row else "",
+                "difference": interval(row) if row else "",
                 "by seed": " ".join(signed(value) for value in row["by_seed"].split()) if row else "",
                 "verdict": row["verdict"] if row else "not asked yet",
             }
@@ -118,12 +118,8 @@ def _by_set(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     of_claim: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
         if row["data"] != _MEAN:
-            of_claim[row["claim"]][row["data"]] = _interval(row)
+            of_claim[row["claim"]][row["data"]] = interval(row)
     return [{"": name, **{data: some[data] for data in SETS}} for name, some in of_claim.items()]
-
-
-def _interval(row: Mapping[str, str]) -> str:
-    return f"{signed(row['difference'])} [{signed(row['low'])}, {signed(row['high'])}]"
 
 
 def main() -> None:

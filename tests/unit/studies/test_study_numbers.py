@@ -27,10 +27,10 @@ from benchmarks.study_pages.cells import STUDIES
 
 STORED = ("eor", "fair-rag", "ium", "rag")
 """Studies of which each interval has a row."""
-MADE_ELSEWHERE = ("exposure", "gfrc", "over-time", "price", "votes")
+MADE_ELSEWHERE = ("ablations", "exposure", "gfrc", "over-time", "price", "votes")
 """Studies whose tables are made and compared by their own modules."""
 STUDIED = (*STORED, *MADE_ELSEWHERE)
-IN_PER_CENT = ("eor", "rag", "votes")
+IN_PER_CENT = ("ablations", "eor", "rag", "votes")
 """Pages whose shares are in per cent throughout."""
 
 NUMBER = r"[−+-]?\d[\d,]*(?:\.\d+)?(?:e[−-]?\d+)?"
