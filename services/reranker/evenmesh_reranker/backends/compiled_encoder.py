@@ -321,7 +321,7 @@ class CompiledCrossEncoder:
         )
 
     def _try_together(self, layers: CompiledLayers, changes: Sequence[Array] = ()) -> None:
-        ids = list(range(max(PROBED)))
+        ids = self._probe.ids
         layers.try_together(self.words, ids, [0] * len(ids) if self._reads_types else None, changes)
 
     def _check(self, checked: Mapping[str, NDArray[Any]]) -> None:
@@ -338,6 +338,7 @@ class CompiledCrossEncoder:
             score, right = self._together([row], None)[0], float(checked[f"score_{count}"])
             if not abs(score - right) <= _ALIKE:
                 raise EngineError(f"its score would be {score:.4f} instead of {right:.4f}")
+        self._probe = row
         self._try_together(self._plain.layers)
 
 
