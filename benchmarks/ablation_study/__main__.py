@@ -1,6 +1,6 @@
 """Train models of a seed and ask them; continues where it was stopped.
 
-``python -m benchmarks.ablation_study 31`` does all of a seed, about five hours of one core with AMX;
+``python -m benchmarks.ablation_study 31`` does all of a seed, by estimate five hours of one core with AMX;
 ``python -m benchmarks.ablation_study 31 full raft`` these. What begins with another model trains that first,
 unless it is in ``--home``.
 """

@@ -30,19 +30,13 @@ _SEED: Final = 28
 
 
 @dataclass(frozen=True)
-class Question:
-    """A question with its accepted answers.
+class Question(votes.Question):
+    """A question with its accepted answers and the passages that answer it.
 
     Attributes:
-        id: within its data set.
-        text: of the question.
-        answers: any of them is right.
-        gold: ids of the passages that answer it.
+        gold: ids of the passages.
     """
 
-    id: str
-    text: str
-    answers: tuple[str, ...]
     gold: Set[str]
 
 

@@ -769,6 +769,18 @@ def _unlike(prompt: Prompt, number: int, tenant: str) -> Prompt:
     return replace(prompt, rows=(row,), heads=prompt.heads[:1], tenant=tenant)
 
 
+class _Telling(Ear):
+    """An ear that tells when the answer ends, in the loop's thread."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._ended = ended
+
+    def on_end(self, outcome: Answer | Exception) -> None:
+        self._ended()
+        super().on_end(outcome)
+
+
 def _asker(subject: Subject, desk: Desk) -> Callable[..., Ear]:
     """Return a function of a tenant, the tokens of an answer and a seed; no two prompts are alike.
 
@@ -776,8 +788,7 @@ def _asker(subject: Subject, desk: Desk) -> Callable[..., Ear]:
     """
 
     def ask(tenant: str, tokens: int, seed: int, ended: Callable[[], None] = lambda: None) -> Ear:
-        ear = Ear()
-        ear.on_end = lambda outcome, end=ear.on_end: (ended(), end(outcome))  # type: ignore[method-assign, misc]
+        ear = _Telling(ended)
         decoding = Decoding(max_new_tokens=tokens, temperature=5.0, seed=seed)
         request = GenerationRequest("q", decoding=decoding, tenant=tenant)
         prompt = _unlike(subject.prompts[0], seed, tenant)
