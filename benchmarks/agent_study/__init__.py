@@ -1,0 +1,1 @@
+"""The study of agents that have something to gain: docs/studies/agents.md."""

@@ -1,0 +1,69 @@
+"""Ask the agents, and train rerankers for them; what was stopped continues.
+
+``python -m benchmarks.agent_study worth`` asks what every candidate is worth to an agent; ``start`` ranks with
+the model that ships, which training begins with; ``learned 1`` trains on feedback by
+seed 1, ``without-ids 1`` without telling the model who asks. Each writes its records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.agent_study import learning, records
+from benchmarks.agent_study.answering import Agents
+from benchmarks.agent_study.ranking import DEPTH, rank
+from benchmarks.agent_study.records import LEARNED, START, WITHOUT_IDS
+from benchmarks.agent_study.sets import TEST, World, world
+from evenmesh_reranker import bundled
+
+WORTH = "worth"
+
+
+def main() -> None:
+    """Do it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.agent_study",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--home", type=Path, default=Path("build/agent-study"), help="for models")
+    parser.add_argument("what", choices=(WORTH, START, LEARNED, WITHOUT_IDS))
+    parser.add_argument("seed", type=int, nargs="?", choices=learning.SEEDS)
+    given = parser.parse_args()
+    if (given.what in (LEARNED, WITHOUT_IDS)) != (given.seed is not None):
+        parser.error(f"{LEARNED} and {WITHOUT_IDS} take a seed, and nothing else does")
+    torch.set_num_threads(1)
+    shared = world()
+    agents = Agents(shared)
+    home: Path = given.home
+    ids = given.what == LEARNED
+    if given.what == WORTH:
+        records.write_worth(_worth(shared, agents))
+        return
+    model = bundled.assemble(home / "bundled")
+    if given.what != START:
+        folder = home / str(given.seed)
+        run = learning.learned(shared, agents, model, seed=given.seed, ids=ids, folder=folder)
+        model = asyncio.run(run)
+    found = rank(
+        shared, agents, model, conversions=home / "conversions", ids=ids, start=home / "start.json"
+    )
+    records.write(found, records.path(given.what, given.seed))
+
+
+def _worth(shared: World, agents: Agents) -> Iterator[dict[str, Any]]:
+    for agent in shared.plan.agents:
+        for task in shared.plan.of(agent, TEST):
+            answers = agents.alone(agent, task.question, agents.found(task.question, DEPTH))
+            utilities = [agent.utility_of(one, task.answers) for one in answers]
+            yield {"agent": agent.name, "query": task.id, "utilities": utilities}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The stored records: what every candidate is worth to an agent, and which one each system shows first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from benchmarks import parquet_rows
+
+OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "agents"
+START: Final = "start"
+LEARNED: Final = "learned"
+WITHOUT_IDS: Final = "without-ids"
+WORTH: Final = OUT / "worth.parquet"
+_AGENT: Final = ("agent", pa.dictionary(pa.int8(), pa.string()))
+_WORTH: Final = pa.schema([_AGENT, ("query", pa.string()), ("utilities", pa.list_(pa.float32()))])
+_FIRST: Final = pa.schema([_AGENT, ("query", pa.string()), ("first", pa.int8()), ("tau", pa.float32())])
+
+
+def path(system: str, seed: int | None = None, folder: Path = OUT) -> Path:
+    """Return the file of a system, and of its seed if it learned."""
+    return folder / (f"{system}.parquet" if seed is None else f"{system}-{seed}.parquet")
+
+
+def write_worth(rows: Iterable[Mapping[str, Any]], to: Path = WORTH) -> None:
+    """Write a row for each agent and query: the utility of each candidate alone, in BM25's order."""
+    parquet_rows.write(to, rows, _WORTH)
+
+
+def write(rows: Iterable[Mapping[str, Any]], to: Path) -> None:
+    """Write a row for each agent and query; the file appears complete.
+
+    Args:
+        rows: ``agent`` and ``query``; ``first``, BM25's place, from 0, of the passage that is shown first; and
+            ``tau``, Kendall's τ of the ranking to that of the model at the start, or of its own to BM25's.
+        to: the file.
+    """
+    parquet_rows.write(to, rows, _FIRST)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file; none where it is not there."""
+    return parquet_rows.read(path)

@@ -1,0 +1,220 @@
+"""The tables of docs/studies/agents.md, from its plan and the stored records; a test compares them.
+
+``python -m benchmarks.agent_study.tables`` computes the CSV files from the records and writes the tables
+into the page; some seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks import csv_rows
+from benchmarks.agent_study import records
+from benchmarks.agent_study.learning import SEEDS
+from benchmarks.agent_study.records import LEARNED, OUT, START, WITHOUT_IDS
+from benchmarks.agent_study.sets import AGENTS
+from benchmarks.group_means import mean_of_means
+from benchmarks.page import placed, table
+from benchmarks.shown import interval, signed, three, two
+from evenmesh_core.arrays import FloatArray
+from evenmesh_core.sparse_means import difference_interval
+from evenmesh_lab.files.plans import described, read_plan
+
+FILES: Final = ("systems", "claims")
+BM25: Final = "bm25"
+ORACLE: Final = "oracle"
+MARGIN: Final = 0.01
+"""A gain is refuted below it."""
+LOSS: Final = 0.02
+"""A loss of less is none."""
+_MEAN: Final = "mean"
+_NAMES: Final = tuple(one.name for one in AGENTS)
+_LEVEL: Final = 0.95
+
+Values = Mapping[str, FloatArray]
+"""A value of every query by agent; queries in the order of their ids."""
+
+
+def stored() -> tuple[dict[str, dict[int, Values]], dict[str, dict[int, Values]]]:
+    """Return the utilities and the τ of every system by seed, 0 where nothing is drawn; those that are there."""
+    worth = {(row["agent"], row["query"]): row["utilities"] for row in records.read(records.WORTH)}
+    keys = {name: sorted(key for key in worth if key[0] == name) for name in _NAMES}
+    utilities: dict[str, dict[int, Values]] = {
+        BM25: {0: {name: np.array([worth[key][0] for key in keys[name]]) for name in _NAMES}},
+        ORACLE: {0: {name: np.array([max(worth[key]) for key in keys[name]]) for name in _NAMES}},
+    }
+    taus: dict[str, dict[int, Values]] = {}
+    for system, seeds in ((START, (0,)), (LEARNED, SEEDS), (WITHOUT_IDS, SEEDS)):
+        for seed in seeds:
+            rows = {(row["agent"], row["query"]): row for row in records.read(records.path(system, seed or None))}
+            if rows:
+                utilities.setdefault(system, {})[seed] = {
+                    name: np.array([worth[key][rows[key]["first"]] for key in keys[name]]) for name in _NAMES
+                }
+                taus.setdefault(system, {})[seed] = {
+                    name: np.array([rows[key]["tau"] for key in keys[name]]) for name in _NAMES
+                }
+    return utilities, taus
+
+
+def summarize(to: Path = OUT) -> None:
+    """Compute the CSV files from the records, and write them into a folder."""
+    utilities, taus = stored()
+    systems: list[dict[str, Any]] = []
+    for system in (BM25, START, LEARNED, WITHOUT_IDS, ORACLE):
+        if system not in utilities:
+            continue
+        means = {name: float(values.mean()) for name, values in _over_seeds(utilities[system]).items()}
+        row = {"system": system, "seeds": len(utilities[system]), **means, _MEAN: np.mean(list(means.values()))}
+        row["by_seed"] = " ".join(f"{_mean(one):.4f}" for one in utilities[system].values())
+        row["tau"] = _mean(_over_seeds(taus[system])) if system in taus else ""
+        systems.append(row)
+    csv_rows.write(to / "systems.csv", systems)
+    csv_rows.write(to / "claims.csv", [row for claim in _claims(utilities) for row in claim])
+
+
+def tables(folder: Path = OUT) -> dict[str, str]:
+    """Return every table of the page by its name there."""
+    systems, claims = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
+    return {
+        "plan": described(read_plan(OUT / "plan.toml"), _asked(claims)),
+        "systems": table([_system(row) for row in systems]),
+        "claims": table(_shown(claims)),
+        "agents": table(_by_agent(claims)),
+    }
+
+
+def compared(name: str, one: Mapping[int, Values], other: Mapping[int, Values]) -> list[dict[str, Any]]:
+    """Return the paired differences of two systems, of each agent and of their mean.
+
+    Systems of which both were drawn are compared by the seeds that both have. Intervals of agents have
+    95 %, and ``low_of_all`` and ``high_of_all`` 99 %: all five hold together with 95 % (Bonferroni).
+    """
+    seeds = sorted(one.keys() & other.keys()) or sorted(one)
+    mine = _over_seeds({seed: one[seed] for seed in seeds})
+    theirs = _over_seeds({seed: other.get(seed, other.get(0, {})) for seed in seeds})
+    differences = {agent: mine[agent] - theirs[agent] for agent in _NAMES}
+    rows: list[dict[str, Any]] = []
+    for agent, values in differences.items():
+        found = difference_interval(values)
+        together = difference_interval(values, level=1 - (1 - _LEVEL) / len(_NAMES))
+        rows.append(
+            _row(name, agent, len(seeds), values.size, (found.value, found.low, found.high))
+            | {"low_of_all": together.low, "high_of_all": together.high}
+        )
+    mean = mean_of_means(list(differences.values()))
+    rows.append(_row(name, _MEAN, len(seeds), sum(map(len, differences.values())), mean))
+    return rows
+
+
+def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the rows of L1, L2 or L3 say, by the rule of the plan."""
+    row = next(row for row in rows if row["agent"] == _MEAN)
+    return "holds" if float(row["low"]) > 0 else "refuted" if float(row["high"]) < MARGIN else "open"
+
+
+def verdict_of_each(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the rows of L1 say of L4, by the rule of the plan."""
+    agents = [row for row in rows if row["agent"] != _MEAN]
+    if any(float(row["high_of_all"]) < 0 for row in agents):
+        return "refuted"
+    return "holds" if all(float(row["low"]) > -LOSS for row in agents) else "open"
+
+
+def _claims(utilities: Mapping[str, Mapping[int, Values]]) -> list[list[dict[str, Any]]]:
+    found = []
+    pairs = (("L1", LEARNED, START), ("L2", LEARNED, BM25), ("L3", LEARNED, WITHOUT_IDS))
+    for name, one, other in (*pairs, ("start", START, BM25), (ORACLE, ORACLE, BM25)):
+        if one in utilities and other in utilities:
+            found.append(compared(name, utilities[one], utilities[other]))
+    return found
+
+
+def _over_seeds(of_seed: Mapping[int, Values]) -> dict[str, FloatArray]:
+    return {name: np.mean([one[name] for one in of_seed.values()], axis=0) for name in _NAMES}
+
+
+def _mean(values: Values) -> float:
+    return float(np.mean([one.mean() for one in values.values()]))
+
+
+def _row(
+    claim: str, agent: str, seeds: int, queries: int, found: tuple[float, float, float]
+) -> dict[str, Any]:
+    difference, low, high = found
+    return {
+        "claim": claim,
+        "agent": agent,
+        "seeds": seeds,
+        "queries": queries,
+        "difference": difference,
+        "low": low,
+        "high": high,
+        "low_of_all": "",
+        "high_of_all": "",
+    }
+
+
+def _asked(claims: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    return {row["agent"].split("/")[0]: int(row["queries"]) for row in claims if row["agent"] != _MEAN}
+
+
+def _system(row: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "": row["system"],
+        "seeds": "" if row["system"] in (BM25, START, ORACLE) else row["seeds"],
+        **{name: three(row[name]) for name in _NAMES},
+        "mean of agents": f"**{three(row[_MEAN])}**",
+        "of each seed": " ".join(three(one) for one in row["by_seed"].split()) if " " in row["by_seed"] else "",
+        "τ": two(row["tau"]) if row["tau"] else "",
+    }
+
+
+def _shown(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    found = []
+    for one in read_plan(OUT / "plan.toml").hypotheses:
+        rows = [row for row in claims if row["claim"] == ("L1" if one.name == "L4" else one.name)]
+        means = [row for row in rows if row["agent"] == _MEAN]
+        by_rule = verdict_of_each if one.name == "L4" else verdict
+        found.append(
+            {
+                "": one.name,
+                "claim": one.claim.split(":", 1)[0],
+                "seeds": means[0]["seeds"] if means else "0",
+                "difference": interval(means[0]) if means and one.name != "L4" else "",
+                "verdict": by_rule(rows) if rows else "not asked yet",
+            }
+        )
+    return found
+
+
+def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    names = {
+        "start": "start − BM25",
+        "L1": "learned − start",
+        "L2": "learned − BM25",
+        "L3": "learned − without-ids",
+        ORACLE: "oracle − BM25",
+    }
+    found = []
+    for claim, name in names.items():
+        rows = {row["agent"]: row for row in claims if row["claim"] == claim}
+        if rows:
+            cells = {agent: interval(rows[agent]) for agent in _NAMES}
+            found.append({"": name, **cells, "mean of agents": f"**{interval(rows[_MEAN])}**"})
+    return found
+
+
+def main() -> None:
+    """Compute the numbers, and write the tables into the page."""
+    summarize()
+    page = OUT.with_suffix(".md")
+    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
