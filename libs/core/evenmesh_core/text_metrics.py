@@ -200,6 +200,20 @@ def contains_answer(passage: str, answer: str) -> bool:
     return f" {wanted} " in f" {held} "
 
 
+def answer_recall(prediction: str, references: References) -> float:
+    """Return the share of the references that a prediction holds (:func:`contains_answer`), [0, 1].
+
+    For questions whose answer is a list: each reference is an item of it, not another name of the same.
+
+    Source: STR-EM (Stelmakh et al. 2022, ASQA, section 5.1), with one name for each item.
+
+    Raises:
+        InvalidInput: no references, one without a letter or digit, or something that is not a text.
+    """
+    wanted = _references(references)
+    return sum(contains_answer(prediction, one) for one in wanted) / len(wanted)
+
+
 def answer_recall_at_k(passages: Sequence[str], answers: References, k: int) -> float:
     """Return 1.0 if one of the first k passages holds an answer (:func:`contains_answer`), else 0.0.
 

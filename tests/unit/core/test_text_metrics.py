@@ -9,6 +9,7 @@ from evenmesh_core.text_metrics import (
     LAMP_METRICS,
     absolute_error,
     accuracy,
+    answer_recall,
     answer_recall_at_k,
     contains_answer,
     exact_match,
@@ -134,6 +135,14 @@ def test_a_passage_holds_an_answer_as_whole_words(passage, answer, held):
     assert contains_answer(passage, answer) is held
 
 
+def test_answer_recall_is_the_share_of_items_that_are_named() -> None:
+    said = "Boats are made of oak, and of steel."
+    assert answer_recall(said, ["Oak", "steel", "tin"]) == pytest.approx(2 / 3)
+    assert answer_recall(said, "steel") == 1.0
+    assert answer_recall(said, ["tee"]) == 0.0  # whole words only
+    assert answer_recall("", ["oak"]) == 0.0
+
+
 def test_answer_recall_looks_at_the_first_k():
     passages = ["nothing here", "Paris is nice", "Lyon"]
     assert answer_recall_at_k(passages, ["paris"], 1) == 0.0
@@ -188,6 +197,7 @@ def test_the_metric_of_each_lamp_task():
         (lambda: accuracy(b"x", "x"), "prediction is b'x'"),
         (lambda: absolute_error("3", "good"), "reference is 'good'; allowed: a finite number"),
         (lambda: rouge("x", "y", "rouge3"), "variant is 'rouge3'"),
+        (lambda: answer_recall("x", []), "references is"),
         (lambda: answer_recall_at_k(["x"], "y", 0), "k is 0"),
         (lambda: answer_recall_at_k(["x"], [], 1), "answers is"),
         (lambda: contains_answer("x", "?!"), "answer is .*at least one letter or digit"),

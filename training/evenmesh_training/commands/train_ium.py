@@ -52,8 +52,9 @@ def ium(
     start: Annotated[
         str,
         typer.Option(
-            metavar="fresh|FOLDER|NAME",
-            help="Cross-encoder to begin with; fresh: the encoder of the base package with a new head.",
+            metavar="fresh|bundled|FOLDER|NAME",
+            help="Cross-encoder to begin with; fresh: the encoder of the base package with a new head; "
+            "bundled: the one that ships.",
         ),
     ] = "fresh",
     baseline: Annotated[
@@ -155,7 +156,7 @@ def ium(
     ]
     try:
         with session.open_run(output, plan, chosen, begin=start, seed=seed) as cache:
-            run = _Run(screen, plan, chosen, wanted, tuple(dict.fromkeys(online or ())))
+            run = _Run(screen, agents.parent, plan, chosen, wanted, tuple(dict.fromkeys(online or ())))
             options = {"seed": seed, "folder": output, "placement": placement}
             path = asyncio.run(run.until_done(cache, start, asking, options))
     except plans.PlanError as error:
@@ -174,6 +175,7 @@ class _Run:
     """One run of the command against a mesh."""
 
     screen: Screen
+    folder: Path
     plan: "AgentTasks"
     recipe: "IumRecipe"
     systems: Sequence["System"]
@@ -189,7 +191,9 @@ class _Run:
         from evenmesh.generation import Generation
         from evenmesh_training.ium import mesh_answers
         from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
+        from evenmesh_training.ium.functions import Functions
 
+        functions = Functions(self.plan.agents, self.folder)
         addresses = Addresses.find()
         progress = _Progress(self.screen)
         loop = asyncio.get_running_loop()
@@ -211,6 +215,7 @@ class _Run:
                 self.plan.collection,
                 note=cache.fact,
                 watcher=progress,
+                functions=functions,
                 batch=asking.batch,
                 timeout=asking.timeout,
                 retry_for_s=asking.retry_for,

@@ -13,7 +13,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -163,7 +164,7 @@ def learn(
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
     _check(examples, parameters)
     steps = options.steps(len(examples))
-    optimizer = torch.optim.Adam(parameters.values(), lr=options.learning_rate)
+    optimizer = torch.optim.Adam(parameters.values(), lr=options.learning_rate, fused=True)
     losses: list[float] = []
     identity = ""
     if checkpoint is not None:
@@ -173,17 +174,18 @@ def learn(
     stopped = False
     model.train()
     try:
-        while len(losses) < steps and not stopped:
-            step = len(losses)
-            for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * options.factor(step, steps)
-            losses.append(_step(tokenizer, model, optimizer, epoch.batch(step), options, step))
-            if on_step is not None:
-                on_step(len(losses), steps, losses[-1])
-            stopped = stop()
-            due = stopped or len(losses) == steps or len(losses) % options.checkpoint_every == 0
-            if checkpoint is not None and due:
-                _save(checkpoint, identity, parameters, optimizer, losses)
+        with _plain_attention(model) if options.bf16 else nullcontext():
+            while len(losses) < steps and not stopped:
+                step = len(losses)
+                for group in optimizer.param_groups:
+                    group["lr"] = options.learning_rate * options.factor(step, steps)
+                losses.append(_step(tokenizer, model, optimizer, epoch.batch(step), options, step))
+                if on_step is not None:
+                    on_step(len(losses), steps, losses[-1])
+                stopped = stop()
+                due = stopped or len(losses) == steps or len(losses) % options.checkpoint_every == 0
+                if checkpoint is not None and due:
+                    _save(checkpoint, identity, parameters, optimizer, losses)
     finally:
         model.eval()
     return Learned(len(losses), tuple(losses), len(losses) == steps)
@@ -204,6 +206,23 @@ def loss_of(logits: Tensor, usefulness: Tensor) -> Tensor:
     Value and gradient are finite for any finite logit.
     """
     return functional.binary_cross_entropy_with_logits(logits, usefulness, reduction="none")
+
+
+@contextmanager
+def _plain_attention(model: Any) -> Iterator[None]:
+    """Compute the attention of a model on the CPU as products and a softmax.
+
+    The gradient of PyTorch's fused attention takes half of a step there in bfloat16.
+    """
+    usual = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if usual != "sdpa" or next(model.parameters()).device.type != "cpu":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(usual)
 
 
 class _Epoch:

@@ -14,7 +14,8 @@ from evenmesh.types.passage import Passage as ClientPassage
 from evenmesh.types.request import Augmentation, Decoding
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_reranker.domain import Passage
-from evenmesh_training.ium.plan import AgentTable
+from evenmesh_training.ium.functions import Functions
+from evenmesh_training.ium.plan import AgentTable, PlanError
 
 AUGMENTATIONS: Final[dict[str, Augmentation | None]] = {
     "fid": "fusion_in_decoder",
@@ -37,6 +38,7 @@ class MeshAnswers:
         collection: collection of the candidates.
         note: receives versions of models and indexes.
         watcher: called with every pause before a retry.
+        functions: agents that are functions of the user's.
         batch: answers of one call, 1 to 256.
         timeout: longest call. Seconds.
         retry_for_s: longest time that the mesh may fail one call. Seconds.
@@ -48,6 +50,7 @@ class MeshAnswers:
     _: KW_ONLY
     note: Note
     watcher: RetryObserver
+    functions: Functions
     batch: int = 32
     timeout: float = 600.0
     retry_for_s: float = 600.0
@@ -87,7 +90,11 @@ class MeshAnswers:
 
         Raises:
             MeshError: the mesh rejects all of them, or was away for too long.
+            PlanError: the agent is a function, and failed.
         """
+        if agent.function:
+            self.note(f"function {agent.function}", self.functions.versions[agent.function])
+            return await self.functions.answers(agent, question, contexts)
         found: list[str | None] = []
         size = min(self.batch, LARGEST_BATCH)
         for begin in range(0, len(contexts), size):
@@ -148,6 +155,8 @@ async def problems(mesh: MeshAnswers, question: str, agents: Sequence[AgentTable
     for agent in {one.writer: one for one in agents}.values():
         try:
             await mesh.answers(agent, question, [found])
+        except PlanError as error:
+            wrong.extend(error.problems)
         except MeshError as error:
             if may_pass(error.code.name, error.reason):
                 raise

@@ -9,11 +9,11 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from evenmesh_core.text_metrics import accuracy, exact_match, token_f1
+from evenmesh_core.text_metrics import accuracy, answer_recall, exact_match, token_f1
 from evenmesh_reranker.domain import Agent
 
 
@@ -22,7 +22,12 @@ def _label_accuracy(answer: str, references: Sequence[str]) -> float:
     return accuracy(answer.casefold(), [one.casefold() for one in references])
 
 
-_UTILITIES: Final = {"exact-match": exact_match, "accuracy": _label_accuracy, "token-f1": token_f1}
+_UTILITIES: Final = {
+    "exact-match": exact_match,
+    "accuracy": _label_accuracy,
+    "token-f1": token_f1,
+    "answer-recall": answer_recall,
+}
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,21 +54,31 @@ class AgentTable(_Table):
     """One agent, ``[[agent]]``.
 
     ``model`` is the generator's name of the model that answers; ``augmentation`` and ``template`` say how it
-    reads passages (empty: the model's default). ``tasks`` names its tasks, as in the field ``agent`` of the
-    tasks file; its task id by default. ``utility`` measures an answer. Agents of one ``dataset`` share a
-    model in the baseline per data set; the task id by default. ``passages`` is the number it is served,
+    reads passages (empty: the model's default). Or ``function``, ``module:name``, is Python of your own that
+    answers; see :mod:`evenmesh_training.ium.functions`. ``tasks`` names its tasks, as in the field ``agent``
+    of the tasks file; its task id by default. ``utility`` measures an answer. Agents of one ``dataset`` share
+    a model in the baseline per data set; the task id by default. ``passages`` is the number it is served,
     [1, 100].
     """
 
     task_id: Annotated[str, Field(min_length=1)]
     model_id: Annotated[str, Field(min_length=1)]
-    model: Annotated[str, Field(min_length=1)]
+    model: str = ""
+    function: Annotated[str, Field(pattern=r"^([\w.]+:\w+)?$")] = ""
     augmentation: Literal["fid", "in-prompt", ""] = ""
     template: str = ""
-    utility: Literal["exact-match", "accuracy", "token-f1"] = "exact-match"
+    utility: Literal["exact-match", "accuracy", "token-f1", "answer-recall"] = "exact-match"
     dataset: str = ""
     tasks: tuple[str, ...] = ()
     passages: Annotated[int, Field(ge=1, le=100)] = 5
+
+    @model_validator(mode="after")
+    def _answers_in_one_way(self) -> Self:
+        if bool(self.model) == bool(self.function):
+            raise ValueError("needs a model or a function, and not both")
+        if self.function and (self.augmentation or self.template):
+            raise ValueError("augmentation and template are of models; a function reads passages itself")
+        return self
 
     @property
     def agent(self) -> Agent:
@@ -88,7 +103,8 @@ class AgentTable(_Table):
     @property
     def writer(self) -> str:
         """Key of its answers: agents with equal keys give equal answers from equal passages."""
-        return json.dumps([self.model, self.augmentation, self.template])
+        named = [self.model, self.augmentation, self.template]
+        return json.dumps([self.function] if self.function else named)
 
     def utility_of(self, answer: str, references: Sequence[str]) -> float:
         """Return the utility of an answer, [0, 1]."""

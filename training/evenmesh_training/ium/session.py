@@ -16,7 +16,7 @@ from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.ports import VersionStore
 from evenmesh_training.ium import start
-from evenmesh_training.ium.plan import AgentTasks, PlanError
+from evenmesh_training.ium.plan import AgentTable, AgentTasks, PlanError
 from evenmesh_training.ium.recipe import IumRecipe
 from evenmesh_training.ium.result_cache import ResultCache
 
@@ -96,12 +96,17 @@ def _settings(plan: AgentTasks, recipe: IumRecipe, begin: str, seed: int) -> Map
     tasks = json.dumps([[one.id, one.asked_of, one.question, one.answers, one.split] for one in plan.tasks])
     begun = begin
     if begin != start.FRESH:
-        begun = f"{begin}@{models.version(models.locate(begin, allow_download=False))}"
+        begun = f"{begin}@{models.version(start.locate(begin))}"
     return {
-        "agents": json.dumps([one.model_dump(mode="json") for one in plan.agents]),
+        "agents": json.dumps([_dumped(one) for one in plan.agents]),
         "collection": plan.collection,
         "tasks": hashlib.sha256(tasks.encode()).hexdigest(),
         "recipe": recipe.model_dump_json(exclude={"about", "name"}),
         "start": begun,
         "seed": str(seed),
     }
+
+
+def _dumped(agent: AgentTable) -> dict[str, object]:
+    # Runs from before there were functions go on.
+    return agent.model_dump(mode="json", exclude=None if agent.function else {"function"})

@@ -13,6 +13,8 @@ from transformers import BertForSequenceClassification
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
+from evenmesh_kit.settings import SettingsError
+from evenmesh_kit.settings import load as load_settings
 from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.trained_texts import TrainedTexts, trained_texts_of, write_trained_texts
 from evenmesh_models import MINILM, MINILM_PACKAGE
@@ -20,6 +22,8 @@ from evenmesh_reranker import bundled
 from evenmesh_reranker.backends import encoder
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
+from evenmesh_reranker.models.default_model import BUNDLED, default_model
+from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_training.ium.recipe import IumRecipe
 
 FRESH: Final = "fresh"
@@ -33,7 +37,7 @@ def start(name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: 
     """Return tokenizer and model to start from, on the CPU, with tokens of the agents.
 
     Args:
-        name_or_path: :data:`FRESH`, a folder, or a hub repository that was downloaded before.
+        name_or_path: :data:`FRESH`, or what :func:`locate` takes.
         agents: agents that the model gets tokens for.
         seed: of the random head of a new model.
         max_length: longest pair that the model will serve. Tokens.
@@ -44,10 +48,27 @@ def start(name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: 
     if name_or_path == FRESH:
         tokenizer, model = fresh(seed=seed)
     else:
-        tokenizer, model = load(model_files.locate(name_or_path, allow_download=False))
+        tokenizer, model = load(locate(name_or_path))
     tokens.add_agents(tokenizer, model, agents)
     tokenizer.model_max_length = min(max_length, tokenizer.model_max_length)
     return tokenizer, model
+
+
+def locate(name_or_path: str) -> Path:
+    """Return the folder of a model to start from.
+
+    Args:
+        name_or_path: a folder, a hub repository that was downloaded before, or :data:`BUNDLED`.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    if name_or_path != BUNDLED:
+        return model_files.locate(name_or_path, allow_download=False)
+    try:
+        return default_model(load_settings(RerankerSettings).model_copy(update={"cross_encoder": BUNDLED}))[0]
+    except SettingsError as error:
+        raise ModelError(str(error)) from None
 
 
 def fresh(*, seed: int, reader: Path | None = None) -> tuple[Any, Any]:
@@ -118,7 +139,7 @@ def texts_of(name_or_path: str) -> TrainedTexts:
     """
     if name_or_path == FRESH:
         return TrainedTexts((), (MINILM,))
-    folder = model_files.locate(name_or_path, allow_download=False)
+    folder = locate(name_or_path)
     try:
         return trained_texts_of(folder, Path(name_or_path).name)
     except FileError as error:

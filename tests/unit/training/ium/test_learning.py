@@ -146,6 +146,32 @@ def test_a_model_wrapped_for_low_rank_changes_is_trained_as_it_is(folder: Path) 
     assert all(torch.equal(bases[name], one) for name, one in before.items())
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_attention_is_plain_while_bfloat16_learns_and_as_before_afterwards(
+    folder: Path, wrapped: bool
+) -> None:
+    tokenizer, model = _fresh(folder)
+    trained = get_peft_model(model, LoraConfig(r=2, target_modules=["query", "value"])) if wrapped else model
+    seen: set[str] = set()
+
+    def watch(*_: float) -> None:
+        seen.add(model.config._attn_implementation)
+
+    for bf16 in (True, False):
+        learn(tokenizer, trained, _opposite(4), Options(epochs=1, max_length=32, bf16=bf16), on_step=watch)
+        assert seen == ({"eager"} if bf16 else {"eager", "sdpa"})
+        assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(ZeroDivisionError):
+        learn(
+            tokenizer,
+            trained,
+            _opposite(4),
+            Options(epochs=1, max_length=32, bf16=True),
+            on_step=lambda *_: 1 / 0,  # type: ignore[arg-type, return-value]
+        )
+    assert model.config._attn_implementation == "sdpa"
+
+
 def test_the_seed_decides(folder: Path) -> None:
     ends = []
     for seed in (1, 1, 2):

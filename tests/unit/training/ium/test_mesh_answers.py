@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ from evenmesh.types.events import Failed
 from evenmesh.types.retrieval import Retrieval
 from evenmesh.wire.errors import MeshError, NotFound, Unavailable
 from evenmesh_reranker.domain import Passage
+from evenmesh_training.ium.functions import Functions
 from evenmesh_training.ium.mesh_answers import MeshAnswers, problems
 from evenmesh_training.ium.plan import AgentTable
 
@@ -68,6 +70,7 @@ def _asking(
     mesh: FakeMesh, facts: dict[str, str], watcher: Watcher | None = None, **options: Any
 ) -> MeshAnswers:
     fake: Any = mesh
+    options = {"functions": Functions([], Path()), **options}
     return MeshAnswers(fake, fake, "c", note=facts.__setitem__, watcher=watcher or Watcher(), **options)
 
 
@@ -143,3 +146,24 @@ class _RefusesAnswers(FakeMesh):
         self, question: str, contexts: Sequence[Sequence[ClientPassage]], **options: Any
     ) -> Any:
         raise NotFound("NO_MODEL", "there is none")
+
+
+async def test_a_function_answers_instead_of_the_generator_and_its_version_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "function_beside.py").write_text(
+        "def first(question, passages):\n    return passages[0].id\n"
+    )
+    agent = AgentTable(task_id="qa", model_id="f", function="function_beside:first")
+    functions = Functions([agent], tmp_path)
+    mesh, facts = FakeMesh(), dict[str, str]()
+    asking = _asking(mesh, facts, functions=functions)
+    assert await asking.answers(agent, "q", [PASSAGES[:1], PASSAGES[1:]]) == ["p0", "p1"]
+    assert not mesh.calls
+    assert facts == {"function function_beside:first": functions.versions[agent.function]}
+
+
+async def test_a_function_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "function_failing.py").write_text("def fails(question, passages):\n    return 1 / 0\n")
+    agent = AgentTable(task_id="qa", model_id="f", function="function_failing:fails")
+    asking = _asking(FakeMesh(), {}, functions=Functions([agent], tmp_path))
+    (said,) = await problems(asking, "q", [agent])
+    assert said.startswith("function function_failing:fails failed at 'q': ZeroDivisionError")

@@ -132,3 +132,25 @@ def test_a_malformed_recipe_is_refused_by_field(tmp_path: Path, text: str, said:
 def test_no_such_recipe_tells_the_presets() -> None:
     with pytest.raises(PlanError, match="laptop, paper"):
         recipe.load("none-of-these")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "needs a model or a function, and not both"),
+        ('model = "reader"\nfunction = "mine:answer"', "needs a model or a function, and not both"),
+        ('function = "mine:answer"\ntemplate = "short"', "a function reads passages itself"),
+        ('function = "mine.answer"', "agent.0.function: String should match pattern"),
+    ],
+)
+def test_an_agent_is_a_model_or_a_function(tmp_path: Path, lines: str, said: str) -> None:
+    agents = f'[data]\ntasks = "tasks.jsonl.gz"\ncollection = "c"\n[[agent]]\ntask_id = "qa"\nmodel_id = "a"\n{lines}\n'
+    with pytest.raises(PlanError, match=said):
+        plan.load(_written(tmp_path, [_row(1)], agents))
+
+
+def test_a_function_is_the_writer_of_its_answers(tmp_path: Path) -> None:
+    agents = AGENTS.replace('model = "reader"\naugmentation = "fid"', 'function = "mine.agents:answer"')
+    first, second = plan.load(_written(tmp_path, [_row(1)], agents)).agents
+    assert (first.function, first.model) == ("mine.agents:answer", "")
+    assert first.writer != second.writer

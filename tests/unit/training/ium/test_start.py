@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from evenmesh_kit.compute.model_files import ModelError
+from evenmesh_reranker import bundled
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import token_names, tokens
 from evenmesh_reranker.models.manifest import Lineage
@@ -77,3 +78,26 @@ def test_what_is_saved_is_a_version_that_can_be_kept(folder: Path, tmp_path: Pat
 def test_no_such_model_is_said() -> None:
     with pytest.raises(ModelError, match="no/such"):
         start.start("no/such", [ANN], seed=1, max_length=32)
+
+
+def test_the_model_that_ships_is_begun_with_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
+    tokenizer, model = start.start("bundled", [ANN], seed=1, max_length=100)
+    shipped = bundled.assemble(tmp_path / "shipped")
+    _, wanted = start.load(shipped)
+    assert torch.equal(model.classifier.weight, wanted.classifier.weight)
+    assert "[task:qa]" in tokens.present(tokenizer)
+    assert start.texts_of("bundled").num_questions > 0
+
+
+def test_what_the_mesh_is_set_to_does_not_change_the_model_that_ships(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EVENMESH_RERANKER_CROSS_ENCODER", "no-such-model")
+    assert (start.locate("bundled") / "config.json").is_file()
+    monkeypatch.setenv("EVENMESH_RERANKER_MAX_WORK", "none")
+    with pytest.raises(ModelError, match="EVENMESH_RERANKER_MAX_WORK"):
+        start.locate("bundled")
