@@ -1,14 +1,15 @@
 """Ask the agents, and train rerankers for them; what was stopped continues.
 
-``python -m benchmarks.agent_study worth`` asks what every candidate is worth to an agent; ``start`` ranks with
-the model that ships, which training begins with; ``learned 1`` trains on feedback by
-seed 1, ``without-ids 1`` without telling the model who asks. Each writes its records.
+``python -m benchmarks.agent_study worth`` asks what every candidate is worth to an agent; ``start`` ranks
+with the model that ships, which training begins with; ``learned 1`` trains on feedback by seed 1,
+``without-ids 1`` without telling the model who asks. Each writes its records.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from benchmarks.agent_study import learning, records
 from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import DEPTH, rank
+from benchmarks.agent_study.ranking import DEPTH, Orders, rank, rows
 from benchmarks.agent_study.records import LEARNED, START, WITHOUT_IDS
 from benchmarks.agent_study.sets import TEST, World, world
 from evenmesh_reranker import bundled
@@ -46,15 +47,21 @@ def main() -> None:
     if given.what == WORTH:
         records.write_worth(_worth(shared, agents))
         return
+    start: Path = home / "start.json"
+    before: Orders | None = None
+    if given.what != START:
+        if not start.is_file():
+            parser.error(f"{start} is missing, which rankings are compared with: run {START} first")
+        before = json.loads(start.read_bytes())
     model = bundled.assemble(home / "bundled")
     if given.what != START:
         folder = home / str(given.seed)
         run = learning.learned(shared, agents, model, seed=given.seed, ids=ids, folder=folder)
         model = asyncio.run(run)
-    found = rank(
-        shared, agents, model, conversions=home / "conversions", ids=ids, start=home / "start.json"
-    )
-    records.write(found, records.path(given.what, given.seed))
+    orders = rank(shared, agents, model, conversions=home / "conversions", ids=ids)
+    if before is None:
+        start.write_text(json.dumps(orders))
+    records.write(rows(orders, before), records.path(given.what, given.seed))
 
 
 def _worth(shared: World, agents: Agents) -> Iterator[dict[str, Any]]:

@@ -88,7 +88,7 @@ class Agents:
         return [max(given, key=lambda one: float(self._vectors[one] @ asked)) for given in passages]
 
     def _lexical(self, question: str, passages: Sequence[Sequence[str]]) -> list[str]:
-        """Return from each passage the sentence that has most of the question's words; of equals the first."""
+        """Return from each passage the first sentence that has most of the question's words."""
         asked = set(self._words.tokens(question))
         return [max(given, key=lambda one: len(asked & set(self._words.tokens(one)))) for given in passages]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +22,12 @@ DEPTH: Final = 100
 LONGEST: Final = 144
 """Tokens of a pair."""
 
+Orders = Mapping[str, Mapping[str, Sequence[int]]]
+"""By agent and question the candidates' places in BM25's order, best first."""
 
-def rank(
-    world: World, agents: Agents, model: Path, *, conversions: Path, ids: bool, start: Path
-) -> Iterator[dict[str, Any]]:
-    """Yield what a model ranks first for each agent and query, as :func:`records.write` takes it.
+
+def rank(world: World, agents: Agents, model: Path, *, conversions: Path, ids: bool) -> Orders:
+    """Return how a model ranks the candidates of each agent and question.
 
     Args:
         world: what is asked.
@@ -35,8 +35,6 @@ def rank(
         model: folder of a cross-encoder.
         conversions: folder for what OpenVINO computes.
         ids: whether the model reads who asks.
-        start: file of the rankings that ``tau`` compares with; the first model that ranks writes it, and its own
-            are compared with BM25's order.
     """
     computed = loader(
         "cpu",
@@ -47,22 +45,29 @@ def rank(
         conversions=Conversions(conversions),
         max_length=LONGEST,
     ).full(model, "study", provenance="study", created_at=datetime.now(UTC))
-    before: dict[str, list[int]] = json.loads(start.read_bytes()) if start.is_file() else {}
-    made: dict[str, list[int]] = {}
+    orders: dict[str, dict[str, list[int]]] = {}
     for agent in world.plan.agents:
         reads = agent.agent if ids else Agent()
+        of_agent = orders[agent.name] = {}
         for task in world.plan.of(agent, TEST):
             found = agents.found(task.question, DEPTH)
             texts = [pairs.passage_text(one.title, one.text) for one in found]
             rows = computed.rows(task.question, texts, reads)
             scores = np.array(pairs.probabilities(computed, rows, [None] * len(rows)))
             # Equal scores keep BM25's order.
-            order = np.argsort(-scores, kind="stable").tolist()
-            key = f"{agent.name} {task.id}"
-            made[key] = order
-            other = before.get(key) or list(range(len(order)))
+            of_agent[task.id] = np.argsort(-scores, kind="stable").tolist()
+    return orders
+
+
+def rows(orders: Orders, before: Orders | None = None) -> Iterator[dict[str, Any]]:
+    """Yield what comes first for each agent and question, as ``records.write`` takes it.
+
+    Args:
+        orders: of a model.
+        before: that ``tau`` compares with; None: BM25's.
+    """
+    for agent, of_agent in orders.items():
+        for query, order in of_agent.items():
+            other = list(range(len(order))) if before is None else before[agent][query]
             tau = kendalltau(np.argsort(order), np.argsort(other)).statistic
-            yield {"agent": agent.name, "query": task.id, "first": order[0], "tau": tau}
-    if not before:
-        start.parent.mkdir(parents=True, exist_ok=True)
-        start.write_text(json.dumps(made))
+            yield {"agent": agent, "query": query, "first": order[0], "tau": tau}

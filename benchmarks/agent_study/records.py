@@ -34,8 +34,8 @@ def write(rows: Iterable[Mapping[str, Any]], to: Path) -> None:
     """Write a row for each agent and query; the file appears complete.
 
     Args:
-        rows: ``agent`` and ``query``; ``first``, BM25's place, from 0, of the passage that is shown first; and
-            ``tau``, Kendall's τ of the ranking to that of the model at the start, or of its own to BM25's.
+        rows: ``agent`` and ``query``; ``first``, BM25's place, from 0, of what is shown first; and ``tau``,
+            Kendall's τ of the ranking to that of the model at the start, or of its own to BM25's.
         to: the file.
     """
     parquet_rows.write(to, rows, _FIRST)

@@ -89,12 +89,8 @@ def pieces(name: str, title: str, text: str) -> Iterator[Passage]:
 
 
 def _passages() -> Iterator[Passage]:
-    for name, file in (
-        ("bioasq-golden", "passages"),
-        ("climate-fever", "passages"),
-        ("fever-symmetric", "passages"),
-    ):
-        for row in rows(folder(name) / f"{file}.jsonl.gz"):
+    for name in ("bioasq-golden", "climate-fever", "fever-symmetric"):
+        for row in rows(folder(name) / "passages.jsonl.gz"):
             yield Passage(row["id"], row["title"], row["text"])
     for name, file in (("squad-open", "passages.dev"), ("doc2dial-val", "documents")):
         for row in rows(folder(name) / f"{file}.jsonl.gz"):
@@ -114,7 +110,9 @@ def _spans() -> list[Task]:
 def _lists() -> list[Task]:
     """Return factoid and list questions of BioASQ; of every item its first name."""
     found = [
-        row for row in rows(folder("bioasq-golden") / "questions.jsonl.gz") if row["type"] in ("factoid", "list")
+        row
+        for row in rows(folder("bioasq-golden") / "questions.jsonl.gz")
+        if row["type"] in ("factoid", "list")
     ]
     return _tasks(
         "lists",

@@ -19,7 +19,7 @@ from benchmarks.agent_study.records import LEARNED, OUT, START, WITHOUT_IDS
 from benchmarks.agent_study.sets import AGENTS
 from benchmarks.group_means import mean_of_means
 from benchmarks.page import placed, table
-from benchmarks.shown import interval, signed, three, two
+from benchmarks.shown import interval, three, two
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.sparse_means import difference_interval
 from evenmesh_lab.files.plans import described, read_plan
@@ -40,7 +40,7 @@ Values = Mapping[str, FloatArray]
 
 
 def stored() -> tuple[dict[str, dict[int, Values]], dict[str, dict[int, Values]]]:
-    """Return the utilities and the τ of every system by seed, 0 where nothing is drawn; those that are there."""
+    """Return utilities and τ of every system that was asked by seed, 0 where nothing is drawn."""
     worth = {(row["agent"], row["query"]): row["utilities"] for row in records.read(records.WORTH)}
     keys = {name: sorted(key for key in worth if key[0] == name) for name in _NAMES}
     utilities: dict[str, dict[int, Values]] = {
@@ -50,7 +50,9 @@ def stored() -> tuple[dict[str, dict[int, Values]], dict[str, dict[int, Values]]
     taus: dict[str, dict[int, Values]] = {}
     for system, seeds in ((START, (0,)), (LEARNED, SEEDS), (WITHOUT_IDS, SEEDS)):
         for seed in seeds:
-            rows = {(row["agent"], row["query"]): row for row in records.read(records.path(system, seed or None))}
+            rows = {
+                (row["agent"], row["query"]): row for row in records.read(records.path(system, seed or None))
+            }
             if rows:
                 utilities.setdefault(system, {})[seed] = {
                     name: np.array([worth[key][rows[key]["first"]] for key in keys[name]]) for name in _NAMES
@@ -69,7 +71,12 @@ def summarize(to: Path = OUT) -> None:
         if system not in utilities:
             continue
         means = {name: float(values.mean()) for name, values in _over_seeds(utilities[system]).items()}
-        row = {"system": system, "seeds": len(utilities[system]), **means, _MEAN: np.mean(list(means.values()))}
+        row = {
+            "system": system,
+            "seeds": len(utilities[system]),
+            **means,
+            _MEAN: np.mean(list(means.values())),
+        }
         row["by_seed"] = " ".join(f"{_mean(one):.4f}" for one in utilities[system].values())
         row["tau"] = _mean(_over_seeds(taus[system])) if system in taus else ""
         systems.append(row)
@@ -169,7 +176,9 @@ def _system(row: Mapping[str, str]) -> dict[str, str]:
         "seeds": "" if row["system"] in (BM25, START, ORACLE) else row["seeds"],
         **{name: three(row[name]) for name in _NAMES},
         "mean of agents": f"**{three(row[_MEAN])}**",
-        "of each seed": " ".join(three(one) for one in row["by_seed"].split()) if " " in row["by_seed"] else "",
+        "of each seed": " ".join(three(one) for one in row["by_seed"].split())
+        if " " in row["by_seed"]
+        else "",
         "τ": two(row["tau"]) if row["tau"] else "",
     }
 
