@@ -71,7 +71,7 @@ def summarize(to: Path = OUT) -> None:
         if system not in utilities:
             continue
         means = {name: float(values.mean()) for name, values in _over_seeds(utilities[system]).items()}
-        row = {
+        row: dict[str, Any] = {
             "system": system,
             "seeds": len(utilities[system]),
             **means,

@@ -42,7 +42,7 @@ def test_all_that_is_wrong_is_said_at_once(agents: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert "--online: an agent's own parameters are personal; leave out --no-personalisation" in said
     assert "--baseline best: allowed: bm25, dense, per-agent, per-dataset, urag, oracle" in said
-    assert "agent.0.model: Field required" in said
+    assert "qa/a needs a model or a function, and not both" in said
     assert "no recipe 'nope': give a TOML file or one of the presets laptop, paper" in said
     assert not (agents.parent / "run").exists()
 

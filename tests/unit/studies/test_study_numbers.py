@@ -1,6 +1,6 @@
 """The numbers of the pages in docs/studies are those of the tables stored beside them.
 
-The tables of a page are made again from the stored records and compared (those of exposure, gfrc, over-time,
+The tables of a page are made again from the stored records and compared (those of ablations, agents, exposure, gfrc, over-time,
 price and votes by the tests of their studies). Every other interval of a page that stands behind its value is
 found as value, low and high in one row of a stored table, in this direction or the other, as a share or in per
 cent. Every other number with a decimal point is found as some value of a summary table (p-values among p-values); this last rule
@@ -27,7 +27,7 @@ from benchmarks.study_pages.cells import STUDIES
 
 STORED = ("eor", "fair-rag", "ium", "rag")
 """Studies of which each interval has a row."""
-MADE_ELSEWHERE = ("ablations", "exposure", "gfrc", "over-time", "price", "votes")
+MADE_ELSEWHERE = ("ablations", "agents", "exposure", "gfrc", "over-time", "price", "votes")
 """Studies whose tables are made and compared by their own modules."""
 STUDIED = (*STORED, *MADE_ELSEWHERE)
 IN_PER_CENT = ("ablations", "eor", "rag", "votes")

@@ -151,7 +151,7 @@ async def problems(mesh: MeshAnswers, question: str, agents: Sequence[AgentTable
         if may_pass(error.code.name, error.reason):
             raise
         return [str(error)]
-    wrong = []
+    wrong: list[str] = []
     for agent in {one.writer: one for one in agents}.values():
         try:
             await mesh.answers(agent, question, [found])

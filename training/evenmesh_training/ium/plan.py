@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evenmesh_core.text_metrics import accuracy, answer_recall, exact_match, token_f1
 from evenmesh_reranker.domain import Agent
@@ -72,18 +72,22 @@ class AgentTable(_Table):
     tasks: tuple[str, ...] = ()
     passages: Annotated[int, Field(ge=1, le=100)] = 5
 
-    @model_validator(mode="after")
-    def _answers_in_one_way(self) -> Self:
-        if bool(self.model) == bool(self.function):
-            raise ValueError("needs a model or a function, and not both")
-        if self.function and (self.augmentation or self.template):
-            raise ValueError("augmentation and template are of models; a function reads passages itself")
-        return self
-
     @property
     def agent(self) -> Agent:
         """Its ids."""
         return Agent(self.task_id, self.model_id)
+
+    @property
+    def problems(self) -> list[str]:
+        """What of its fields does not go together, a line each."""
+        found = []
+        if bool(self.model) == bool(self.function):
+            found.append(f"{self.name} needs a model or a function, and not both")
+        if self.function and (self.augmentation or self.template):
+            found.append(
+                f"{self.name}: augmentation and template are of models; a function reads passages itself"
+            )
+        return found
 
     @property
     def name(self) -> str:
@@ -199,6 +203,7 @@ def load(path: Path) -> AgentTasks:
     problems = [
         f"{path}: the agent {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1
     ]
+    problems += [f"{path}: {problem}" for one in read.agent for problem in one.problems]
     wanted = {task for one in read.agent for task in one.asked}
     tasks, wrong = _tasks(path.parent / read.data.tasks, wanted)
     problems += wrong
