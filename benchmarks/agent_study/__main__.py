@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.agent_study worth`` asks what every candidate is worth to an agent; ``start`` ranks
 with the model that ships, which training begins with; ``learned 1`` trains on feedback by seed 1,
-``without-ids 1`` without telling the model who asks. Each writes its records.
+``without-ids 1`` without telling the model who asks. Each writes its records. ``--shallow`` ranks as many
+candidates as training looks at.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from benchmarks.agent_study import learning, records
 from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import DEPTH, Orders, rank, rows
+from benchmarks.agent_study.ranking import DEPTH, SHALLOW, Orders, rank, rows
 from benchmarks.agent_study.records import LEARNED, START, WITHOUT_IDS
 from benchmarks.agent_study.sets import TEST, World, world
 from evenmesh_reranker import bundled
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=Path("build/agent-study"), help="for models")
     parser.add_argument("what", choices=(WORTH, START, LEARNED, WITHOUT_IDS))
     parser.add_argument("seed", type=int, nargs="?", choices=learning.SEEDS)
+    parser.add_argument("--shallow", action="store_true", help=f"rank {SHALLOW} candidates, not {DEPTH}")
     given = parser.parse_args()
     if (given.what in (LEARNED, WITHOUT_IDS)) != (given.seed is not None):
         parser.error(f"{LEARNED} and {WITHOUT_IDS} take a seed, and nothing else does")
@@ -47,7 +49,7 @@ def main() -> None:
     if given.what == WORTH:
         records.write_worth(_worth(shared, agents))
         return
-    start: Path = home / "start.json"
+    start: Path = home / ("start-shallow.json" if given.shallow else "start.json")
     before: Orders | None = None
     if given.what != START:
         if not start.is_file():
@@ -58,10 +60,13 @@ def main() -> None:
         folder = home / str(given.seed)
         run = learning.learned(shared, agents, model, seed=given.seed, ids=ids, folder=folder)
         model = asyncio.run(run)
-    orders = rank(shared, agents, model, conversions=home / "conversions", ids=ids)
+    depth = SHALLOW if given.shallow else DEPTH
+    orders = rank(shared, agents, model, conversions=home / "conversions", ids=ids, depth=depth)
     if before is None:
         start.write_text(json.dumps(orders))
-    records.write(rows(orders, before), records.path(given.what, given.seed))
+    records.write(
+        rows(orders, before), records.path(given.what, given.seed, SHALLOW if given.shallow else None)
+    )
 
 
 def _worth(shared: World, agents: Agents) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,8 @@ from evenmesh_reranker.models import pairs
 
 DEPTH: Final = 100
 """Candidates of BM25 that are ranked."""
+SHALLOW: Final = 20
+"""As many as training looks at."""
 LONGEST: Final = 144
 """Tokens of a pair."""
 
@@ -26,7 +28,9 @@ Orders = Mapping[str, Mapping[str, Sequence[int]]]
 """By agent and question the candidates' places in BM25's order, best first."""
 
 
-def rank(world: World, agents: Agents, model: Path, *, conversions: Path, ids: bool) -> Orders:
+def rank(
+    world: World, agents: Agents, model: Path, *, conversions: Path, ids: bool, depth: int = DEPTH
+) -> Orders:
     """Return how a model ranks the candidates of each agent and question.
 
     Args:
@@ -35,6 +39,7 @@ def rank(world: World, agents: Agents, model: Path, *, conversions: Path, ids: b
         model: folder of a cross-encoder.
         conversions: folder for what OpenVINO computes.
         ids: whether the model reads who asks.
+        depth: candidates of BM25.
     """
     computed = loader(
         "cpu",
@@ -50,7 +55,7 @@ def rank(world: World, agents: Agents, model: Path, *, conversions: Path, ids: b
         reads = agent.agent if ids else Agent()
         of_agent = orders[agent.name] = {}
         for task in world.plan.of(agent, TEST):
-            found = agents.found(task.question, DEPTH)
+            found = agents.found(task.question, depth)
             texts = [pairs.passage_text(one.title, one.text) for one in found]
             rows = computed.rows(task.question, texts, reads)
             scores = np.array(pairs.probabilities(computed, rows, [None] * len(rows)))

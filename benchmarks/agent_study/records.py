@@ -20,9 +20,10 @@ _WORTH: Final = pa.schema([_AGENT, ("query", pa.string()), ("utilities", pa.list
 _FIRST: Final = pa.schema([_AGENT, ("query", pa.string()), ("first", pa.int8()), ("tau", pa.float32())])
 
 
-def path(system: str, seed: int | None = None, folder: Path = OUT) -> Path:
-    """Return the file of a system, and of its seed if it learned."""
-    return folder / (f"{system}.parquet" if seed is None else f"{system}-{seed}.parquet")
+def path(system: str, seed: int | None = None, depth: int | None = None, folder: Path = OUT) -> Path:
+    """Return the file of a system, of its seed if it learned, and of fewer candidates if it ranked fewer."""
+    of_seed = "" if seed is None else f"-{seed}"
+    return folder / f"{system}{of_seed}{'' if depth is None else f'-of-{depth}'}.parquet"
 
 
 def write_worth(rows: Iterable[Mapping[str, Any]], to: Path = WORTH) -> None:

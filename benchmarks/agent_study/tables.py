@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import csv_rows
 from benchmarks.agent_study import records
 from benchmarks.agent_study.learning import SEEDS
+from benchmarks.agent_study.ranking import SHALLOW
 from benchmarks.agent_study.records import LEARNED, OUT, START, WITHOUT_IDS
 from benchmarks.agent_study.sets import AGENTS
 from benchmarks.group_means import mean_of_means
@@ -24,13 +25,15 @@ from evenmesh_core.arrays import FloatArray
 from evenmesh_core.sparse_means import difference_interval
 from evenmesh_lab.files.plans import described, read_plan
 
-FILES: Final = ("systems", "claims")
+FILES: Final = ("systems", "claims", "shallow-systems", "shallow-claims")
 BM25: Final = "bm25"
 ORACLE: Final = "oracle"
 MARGIN: Final = 0.01
 """A gain is refuted below it."""
 LOSS: Final = 0.02
 """A loss of less is none."""
+_DEPTHS: Final = {"": None, "shallow-": SHALLOW}
+"""Candidates that are ranked, None for all, by what files begin with."""
 _MEAN: Final = "mean"
 _NAMES: Final = tuple(one.name for one in AGENTS)
 _LEVEL: Final = 0.95
@@ -39,19 +42,24 @@ Values = Mapping[str, FloatArray]
 """A value of every query by agent; queries in the order of their ids."""
 
 
-def stored() -> tuple[dict[str, dict[int, Values]], dict[str, dict[int, Values]]]:
-    """Return utilities and τ of every system that was asked by seed, 0 where nothing is drawn."""
+def stored(depth: int | None = None) -> tuple[dict[str, dict[int, Values]], dict[str, dict[int, Values]]]:
+    """Return utilities and τ of every system that was asked by seed, 0 where nothing is drawn.
+
+    Args:
+        depth: candidates that were ranked; None: all.
+    """
     worth = {(row["agent"], row["query"]): row["utilities"] for row in records.read(records.WORTH)}
     keys = {name: sorted(key for key in worth if key[0] == name) for name in _NAMES}
     utilities: dict[str, dict[int, Values]] = {
         BM25: {0: {name: np.array([worth[key][0] for key in keys[name]]) for name in _NAMES}},
-        ORACLE: {0: {name: np.array([max(worth[key]) for key in keys[name]]) for name in _NAMES}},
+        ORACLE: {0: {name: np.array([max(worth[key][:depth]) for key in keys[name]]) for name in _NAMES}},
     }
     taus: dict[str, dict[int, Values]] = {}
     for system, seeds in ((START, (0,)), (LEARNED, SEEDS), (WITHOUT_IDS, SEEDS)):
         for seed in seeds:
             rows = {
-                (row["agent"], row["query"]): row for row in records.read(records.path(system, seed or None))
+                (row["agent"], row["query"]): row
+                for row in records.read(records.path(system, seed or None, depth))
             }
             if rows:
                 utilities.setdefault(system, {})[seed] = {
@@ -65,7 +73,16 @@ def stored() -> tuple[dict[str, dict[int, Values]], dict[str, dict[int, Values]]
 
 def summarize(to: Path = OUT) -> None:
     """Compute the CSV files from the records, and write them into a folder."""
-    utilities, taus = stored()
+    for prefix, depth in _DEPTHS.items():
+        _summarize(to, prefix, *stored(depth))
+
+
+def _summarize(
+    to: Path,
+    prefix: str,
+    utilities: Mapping[str, Mapping[int, Values]],
+    taus: Mapping[str, Mapping[int, Values]],
+) -> None:
     systems: list[dict[str, Any]] = []
     for system in (BM25, START, LEARNED, WITHOUT_IDS, ORACLE):
         if system not in utilities:
@@ -80,18 +97,20 @@ def summarize(to: Path = OUT) -> None:
         row["by_seed"] = " ".join(f"{_mean(one):.4f}" for one in utilities[system].values())
         row["tau"] = _mean(_over_seeds(taus[system])) if system in taus else ""
         systems.append(row)
-    csv_rows.write(to / "systems.csv", systems)
-    csv_rows.write(to / "claims.csv", [row for claim in _claims(utilities) for row in claim])
+    csv_rows.write(to / f"{prefix}systems.csv", systems)
+    csv_rows.write(to / f"{prefix}claims.csv", [row for claim in _claims(utilities) for row in claim])
 
 
 def tables(folder: Path = OUT) -> dict[str, str]:
     """Return every table of the page by its name there."""
-    systems, claims = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
+    systems, claims, shallow, shallow_claims = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
     return {
         "plan": described(read_plan(OUT / "plan.toml"), _asked(claims)),
         "systems": table([_system(row) for row in systems]),
         "claims": table(_shown(claims)),
         "agents": table(_by_agent(claims)),
+        "shallow": table([_system(row) for row in shallow]),
+        "differences": table(_by_agent(shallow_claims)),
     }
 
 
@@ -179,7 +198,7 @@ def _system(row: Mapping[str, str]) -> dict[str, str]:
         "of each seed": " ".join(three(one) for one in row["by_seed"].split())
         if " " in row["by_seed"]
         else "",
-        "τ": two(row["tau"]) if row["tau"] else "",
+        "τ to start": two(row["tau"]) if row["tau"] and row["system"] != START else "",
     }
 
 
