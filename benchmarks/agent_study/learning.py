@@ -10,7 +10,8 @@ from benchmarks.agent_study.ranking import LONGEST
 from benchmarks.agent_study.sets import World
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_lab.files.agent_runs import OFFLINE
-from evenmesh_training.ium import session
+from evenmesh_training.bundled.reranker_blend import blend
+from evenmesh_training.ium import session, start
 from evenmesh_training.ium.answer_collector import AnswerCollector
 from evenmesh_training.ium.offline import MODEL, Offline
 from evenmesh_training.ium.recipe import IumRecipe
@@ -88,3 +89,12 @@ async def learned(
         # Measured by the study itself, with more candidates.
         await run.run([System(OFFLINE, (learner,), first=recipe.rounds + 1)])
     return folder / name / f"round-{recipe.rounds}" / MODEL
+
+
+def blended(after: Path, before: Path, folder: Path) -> Path:
+    """Return the folder of the mean of the weights before and after learning; written if it is not there."""
+    if not folder.is_dir():
+        tokenizer, model = start.load(before)
+        blend(model, start.load(after)[1], 0.5)
+        start.save(tokenizer, model, folder)
+    return folder

@@ -14,6 +14,7 @@ OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "agents"
 START: Final = "start"
 LEARNED: Final = "learned"
 WITHOUT_IDS: Final = "without-ids"
+BLENDED: Final = "blended"
 WORTH: Final = OUT / "worth.parquet"
 _AGENT: Final = ("agent", pa.dictionary(pa.int8(), pa.string()))
 _WORTH: Final = pa.schema([_AGENT, ("query", pa.string()), ("utilities", pa.list_(pa.float32()))])

@@ -16,7 +16,7 @@ from benchmarks import csv_rows
 from benchmarks.agent_study import records
 from benchmarks.agent_study.learning import SEEDS
 from benchmarks.agent_study.ranking import SHALLOW
-from benchmarks.agent_study.records import LEARNED, OUT, START, WITHOUT_IDS
+from benchmarks.agent_study.records import BLENDED, LEARNED, OUT, START, WITHOUT_IDS
 from benchmarks.agent_study.sets import AGENTS
 from benchmarks.group_means import mean_of_means
 from benchmarks.page import placed, table
@@ -55,7 +55,7 @@ def stored(depth: int | None = None) -> tuple[dict[str, dict[int, Values]], dict
         ORACLE: {0: {name: np.array([max(worth[key][:depth]) for key in keys[name]]) for name in _NAMES}},
     }
     taus: dict[str, dict[int, Values]] = {}
-    for system, seeds in ((START, (0,)), (LEARNED, SEEDS), (WITHOUT_IDS, SEEDS)):
+    for system, seeds in ((START, (0,)), *((name, SEEDS) for name in (LEARNED, WITHOUT_IDS, BLENDED))):
         for seed in seeds:
             rows = {
                 (row["agent"], row["query"]): row
@@ -84,7 +84,7 @@ def _summarize(
     taus: Mapping[str, Mapping[int, Values]],
 ) -> None:
     systems: list[dict[str, Any]] = []
-    for system in (BM25, START, LEARNED, WITHOUT_IDS, ORACLE):
+    for system in (BM25, START, LEARNED, WITHOUT_IDS, BLENDED, ORACLE):
         if system not in utilities:
             continue
         means = {name: float(values.mean()) for name, values in _over_seeds(utilities[system]).items()}
@@ -154,7 +154,12 @@ def verdict_of_each(rows: Sequence[Mapping[str, Any]]) -> str:
 def _claims(utilities: Mapping[str, Mapping[int, Values]]) -> list[list[dict[str, Any]]]:
     found = []
     pairs = (("L1", LEARNED, START), ("L2", LEARNED, BM25), ("L3", LEARNED, WITHOUT_IDS))
-    for name, one, other in (*pairs, ("start", START, BM25), (ORACLE, ORACLE, BM25)):
+    for name, one, other in (
+        *pairs,
+        (BLENDED, BLENDED, START),
+        (START, START, BM25),
+        (ORACLE, ORACLE, BM25),
+    ):
         if one in utilities and other in utilities:
             found.append(compared(name, utilities[one], utilities[other]))
     return found
@@ -222,10 +227,11 @@ def _shown(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     names = {
-        "start": "start − BM25",
+        START: "start − BM25",
         "L1": "learned − start",
         "L2": "learned − BM25",
         "L3": "learned − without-ids",
+        BLENDED: "blended − start",
         ORACLE: "oracle − BM25",
     }
     found = []
