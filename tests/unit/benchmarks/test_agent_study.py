@@ -20,6 +20,7 @@ from benchmarks.page import placed
 from evenmesh_lab.files.plans import read_plan
 from evenmesh_lab.files.trained_texts import find_trained_texts
 from evenmesh_reranker.domain import Passage
+from evenmesh_training.ium import start as training_start
 from evenmesh_training.ium.plan import TRAIN, AgentTasks, Task
 from tests.support import tiny_models
 
@@ -90,6 +91,12 @@ def test_a_seed_learns_and_ranks_with_and_without_ids(tmp_path: Path) -> None:
         models[ids] = asyncio.run(run)
         assert (models[ids] / "config.json").is_file()
         assert models[ids].parent.name == "round-2"
+    mean = learning.blended(models[True], tmp_path / "run" / "start" / "model", tmp_path / "blended")
+    _, first = training_start.load(tmp_path / "run" / "start" / "model")
+    _, last = training_start.load(models[True])
+    _, middle = training_start.load(mean)
+    for one, other, between in zip(*(model.parameters() for model in (first, last, middle)), strict=True):
+        assert np.allclose((one + other).detach() / 2, between.detach(), atol=1e-6)
     before = rank(SMALL, agents, begin, conversions=tmp_path / "conversions", ids=False)
     assert {name: sorted(some) for name, some in before.items()} == {
         one.name: sorted(task.id for task in SMALL.plan.of(one, TEST)) for one in AGENTS

@@ -1,4 +1,6 @@
-"""Rank with a model in this process, by the scores that the reranker would give.
+"""Rank with a model in this process, by its own scores.
+
+Where the mesh fuses them with the first stage's, it may rank otherwise.
 
 Equal scores keep the order in which the passages came; the reranker orders those by id.
 """
