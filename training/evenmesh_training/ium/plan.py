@@ -22,16 +22,19 @@ def _label_accuracy(answer: str, references: Sequence[str]) -> float:
     return accuracy(answer.casefold(), [one.casefold() for one in references])
 
 
+ANSWER_RECALL: Final = "answer-recall"
 _UTILITIES: Final = {
     "exact-match": exact_match,
     "accuracy": _label_accuracy,
     "token-f1": token_f1,
-    "answer-recall": answer_recall,
+    ANSWER_RECALL: answer_recall,
 }
 
 M = TypeVar("M", bound=BaseModel)
 
 TRAIN: Final = "train"
+_SHOWN: Final = 20
+"""Problems of one kind that are named."""
 
 
 class PlanError(ValueError):
@@ -207,6 +210,13 @@ def load(path: Path) -> AgentTasks:
     wanted = {task for one in read.agent for task in one.asked}
     tasks, wrong = _tasks(path.parent / read.data.tasks, wanted)
     problems += wrong
+    named = {task for one in read.agent if one.utility == ANSWER_RECALL for task in one.asked}
+    problems += [
+        f"{path}: {one.id!r} has an answer without a letter or digit, which {ANSWER_RECALL} cannot look for"
+        for one in tasks
+        if one.asked_of in named
+        and not all(any(letter.isalnum() for letter in answer) for answer in one.answers)
+    ][:_SHOWN]
     have = {(one.asked_of, one.split) for one in tasks}
     if not wrong:
         problems += [
@@ -243,7 +253,7 @@ def _tasks(path: Path, wanted: set[str]) -> tuple[list[Task], list[str]]:
                 found.append(task)
     except (OSError, EOFError, zlib.error) as error:
         problems.append(f"{path}: {getattr(error, 'strerror', None) or 'cannot be read'}")
-    return found, problems[:20]
+    return found, problems[:_SHOWN]
 
 
 def _task(row: dict[str, Any]) -> Task:

@@ -154,3 +154,12 @@ def test_a_function_is_the_writer_of_its_answers(tmp_path: Path) -> None:
     first, second = plan.load(_written(tmp_path, [_row(1)], agents)).agents
     assert (first.function, first.model) == ("mine.agents:answer", "")
     assert first.writer != second.writer
+
+
+def test_an_item_that_cannot_be_looked_for_is_named_before_anything_runs(tmp_path: Path) -> None:
+    agents = AGENTS.replace('"token-f1"', '"answer-recall"')
+    rows = [_row(1), _row(2) | {"answers": ["Ann", "?"]}]
+    with pytest.raises(PlanError, match="'qa2' has an answer without a letter or digit") as found:
+        plan.load(_written(tmp_path, list(rows), agents))
+    assert len(found.value.problems) == 1
+    assert plan.load(_written(tmp_path, list(rows))).tasks  # other utilities take it
