@@ -55,7 +55,7 @@ def measures(given: argparse.Namespace) -> dict[str, Any]:
 
     def ranked(model: Path, dtype: str) -> dict[str, list[str]]:
         ranker = Ranker(model, Placement.choose("cpu", dtype))
-        return {one.id: ranker.ranked(one.text, found, Agent()) for one, found in candidates}
+        return {one.id: list(ranker.ranked(one.text, found, Agent())) for one, found in candidates}
 
     rankings = {
         "bm25": {one.id: [passage.id for passage in found] for one, found in candidates},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from evenmesh_core.plackett_luce import sample_rankings
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_lab.files.agent_runs import (
@@ -41,8 +42,10 @@ MODEL: Final = "model"
 CHECKPOINT: Final = "learning.pt"
 RUNS: Final = "runs.jsonl"
 FEEDBACK: Final = "feedback.json"
-_QUERIES: Final = 7
-"""Sets the random choice of queries apart from other draws of the same seed."""
+_QUERIES, _CANDIDATES = 7, 8
+"""Set the random choices of queries and of candidates apart from other draws of the same seed."""
+_CERTAIN: Final = 1e-6
+"""How far from 0 and 1 a score counts at least."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +133,13 @@ class Offline:
                 await self._measure(system, learner, number, folder)
 
     async def _collect(self, learner: Learner, folder: Path, number: int) -> Collected:
-        """Expectation: collect utilities of the best k passages of the current model."""
+        """Expectation: collect utilities of k passages, as the current model ranks or draws them."""
         units = [(agent, task) for agent in learner.agents for task in self._chosen(agent)]
         ranked = await self._rank(learner, folder, units, f"{learner.folder} round {number}")
+        rng = np.random.default_rng((self.seed, _CANDIDATES, number))
         contexts = [
-            (agent, task, [[one] for one in best[: self.recipe.k]])
-            for (agent, task), best in zip(units, ranked, strict=True)
+            (agent, task, [[one] for one in self._judged(scores, rng)])
+            for (agent, task), scores in zip(units, ranked, strict=True)
         ]
         await self.collector.answer(contexts, f"{learner.folder} round {number}: feedback")
         examples: list[Example] = []
@@ -155,27 +159,38 @@ class Offline:
         means = {name: float(np.mean(found)) if found else None for name, found in worth.items()}
         return Collected(tuple(examples), unknown, means)
 
+    def _judged(self, scores: Mapping[str, float], rng: np.random.Generator) -> list[str]:
+        """Return the passages that an agent judges, of all with their scores, best first."""
+        found, k = list(scores), self.recipe.k
+        if self.recipe.temperature is None or len(found) <= k:
+            return found[:k]
+        chances = np.clip(list(scores.values()), _CERTAIN, 1 - _CERTAIN)
+        log_odds = np.log(chances) - np.log1p(-chances)
+        (drawn,) = sample_rankings(log_odds / self.recipe.temperature, num_rankings=1, k=k, rng=rng)
+        return [found[at] for at in drawn.tolist()]
+
     async def _train(
         self, learner: Learner, before: Path, home: Path, collected: Collected, number: int
     ) -> None:
         """Maximisation: train the next parameters from those before."""
-        if not collected.examples:
+        # Order and withheld ids differ between rounds, not only between epochs.
+        drawn = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)
+        options = self.recipe.options(int(drawn[0] >> np.uint64(1)))
+        teaches = bool(options.units(collected.examples))
+        if not teaches:
             self.collector.progress.note(
                 f"{learner.folder}: no feedback to learn from; the model does not change"
             )
         tokenizer, model = await asyncio.to_thread(start.load, before)
         checkpoint = home / CHECKPOINT
-        if collected.examples:
+        if teaches:
             start.choose_trained(tokenizer, model, self.recipe)
             model.to(self.placement.device)
-            # Order and withheld ids differ between rounds, not only between epochs.
-            drawn = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)
-            options = self.recipe.options(int(drawn[0] >> np.uint64(1)))
             # Where a processor has no fast bfloat16, float32 is faster.
             narrow = options.bf16 and self.placement.dtype is torch.bfloat16
             options = dataclasses.replace(options, bf16=narrow)
             self.collector.progress.begins(
-                f"{learner.folder} {home.name}: learning", options.steps(len(collected.examples)), 0
+                f"{learner.folder} {home.name}: learning", options.steps(collected.examples), 0
             )
             done = 0
 
@@ -215,7 +230,7 @@ class Offline:
         what = f"{system.name} after round {number}"
         ranked = await self._rank(learner, folder, units, what)
         version = model_files.version(folder)
-        records = await self._records(units, ranked, what)
+        records = await self._records(units, [list(scores) for scores in ranked], what)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_agent_runs(
             [
@@ -297,8 +312,8 @@ class Offline:
 
     async def _rank(
         self, learner: Learner, folder: Path, units: Sequence[tuple[AgentTable, Task]], what: str
-    ) -> list[list[str]]:
-        """Return each unit's candidates as the model ranks them; read rankings that are kept."""
+    ) -> list[dict[str, float]]:
+        """Return each unit's candidates with their scores, best first; read those that are kept."""
         found = await self.collector.candidates([task for _, task in units], what)
         version, depth = model_files.version(folder), self.recipe.depth
         keys = [(ids(learner.reads(agent)), task.question) for agent, task in units]
@@ -317,7 +332,7 @@ class Offline:
                 self.collector.cache.keep_ranking(version, agent_key, question, depth, best)
                 known[agent_key, question] = best
                 self.collector.progress.advances()
-        return [known[key] or [] for key in keys]
+        return [known[key] or {} for key in keys]
 
     def _chosen(self, agent: AgentTable) -> list[Task]:
         """Return the training queries of an agent: the same in each round and for each system."""

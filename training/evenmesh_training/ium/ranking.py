@@ -31,7 +31,8 @@ class Ranker:
             folder, version, provenance="offline training", created_at=datetime.now(UTC)
         )
 
-    def ranked(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[str]:
-        """Return the ids of the passages, the most useful first."""
+    def ranked(self, query: str, passages: Sequence[Passage], agent: Agent) -> dict[str, float]:
+        """Return the score of each passage, [0, 1], by its id, the most useful first."""
         scores = self._encoder.scores(query, passages, agent)
-        return [passages[at].id for at in sorted(range(len(scores)), key=lambda at: -scores[at])]
+        best = sorted(range(len(scores)), key=lambda at: -scores[at])
+        return {passages[at].id: scores[at] for at in best}

@@ -10,17 +10,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from evenmesh_training.ium.learning import Options
+from evenmesh_training.ium.learning import Loss, Options
 from evenmesh_training.ium.plan import PlanError, parse
 
 
 class IumRecipe(BaseModel):
     """Everything that decides the result, except agents, seed and the model to start from.
 
-    ``rounds`` T of feedback and training; ``depth`` of the candidates that BM25 finds; ``k`` of these, the
-    best by the current model, that each agent judges; ``queries`` of each agent in a round, random by seed
-    (0: all); ``evaluation`` queries of each agent to measure a round on (0: all), of the split
-    ``evaluation_split``; ``beams`` of the agents' answers. The others are those of
+    ``rounds`` T of feedback and training; ``depth`` of the candidates that BM25 finds; ``k`` of these that
+    each agent judges: the best by the current model, or, with a ``temperature``, drawn by Plackett–Luce from
+    its log-odds over the temperature; ``queries`` of each agent in a round, random by seed (0: all);
+    ``evaluation`` queries of each agent to measure a round on (0: all), of the split ``evaluation_split``;
+    ``beams`` of the agents' answers. The others are those of
     :class:`evenmesh_training.ium.learning.Options`; ``bf16`` applies only where it is fast. The
     ``frozen_layers`` lowest layers, and with ``frozen_words`` all embeddings except those of agent tokens,
     are not trained.
@@ -33,6 +34,7 @@ class IumRecipe(BaseModel):
     rounds: Annotated[int, Field(ge=1, le=100)] = 3
     depth: Annotated[int, Field(ge=1, le=1000)] = 100
     k: Annotated[int, Field(ge=1, le=256)] = 32
+    temperature: Annotated[float | None, Field(gt=0, le=100)] = None
     queries: Annotated[int, Field(ge=0)] = 0
     evaluation: Annotated[int, Field(ge=0)] = 0
     evaluation_split: Literal["dev", "test"] = "dev"
@@ -41,10 +43,13 @@ class IumRecipe(BaseModel):
     batch_size: Annotated[int, Field(ge=1)] = 512
     micro_batch: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    agent_rate: Annotated[float | None, Field(gt=0, lt=1)] = None
     warm_up: Annotated[float, Field(ge=0, le=1)] = 0.05
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     max_length: Annotated[int, Field(ge=16, le=4096)] = 256
     unknown_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     bf16: bool = True
+    loss: Loss = "pointwise"
     frozen_layers: Annotated[int, Field(ge=0)] = 0
     frozen_words: bool = False
 

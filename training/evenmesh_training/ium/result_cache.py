@@ -6,7 +6,7 @@ Each result is in the file completely or not at all, even if the process is kill
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,8 +25,8 @@ CREATE TABLE IF NOT EXISTS candidates (
 CREATE TABLE IF NOT EXISTS answer (
     writer TEXT, question TEXT, passages TEXT, text TEXT, PRIMARY KEY (writer, question, passages)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS ranking (
-    model TEXT, agent TEXT, question TEXT, depth INTEGER, passages TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS scored (
+    model TEXT, agent TEXT, question TEXT, depth INTEGER, scores TEXT NOT NULL,
     PRIMARY KEY (model, agent, question, depth)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -98,15 +98,18 @@ class ResultCache:
         row: tuple[str | None] | None = self._one(query, writer, question, _ids(shown))
         return row
 
-    def keep_ranking(self, model: str, agent: str, question: str, depth: int, ranking: Sequence[str]) -> None:
-        """Keep a model's ranking of the candidates for an agent, best first."""
-        self._keep("ranking", model, agent, question, depth, _ids(ranking))
+    def keep_ranking(
+        self, model: str, agent: str, question: str, depth: int, scores: Mapping[str, float]
+    ) -> None:
+        """Keep a model's scores of the candidates for an agent by id, best first."""
+        text = json.dumps(dict(scores), ensure_ascii=False)
+        self._keep("scored", model, agent, question, depth, text)
 
-    def ranking(self, model: str, agent: str, question: str, depth: int) -> list[str] | None:
-        """Return a kept ranking; None if there is none."""
-        query = "SELECT passages FROM ranking WHERE model = ? AND agent = ? AND question = ? AND depth = ?"
+    def ranking(self, model: str, agent: str, question: str, depth: int) -> dict[str, float] | None:
+        """Return kept scores by id, best first; None if there are none."""
+        query = "SELECT scores FROM scored WHERE model = ? AND agent = ? AND question = ? AND depth = ?"
         row = self._one(query, model, agent, question, depth)
-        return None if row is None else list(json.loads(row[0]))
+        return None if row is None else dict(json.loads(row[0]))
 
     def _keep(self, table: str, *values: object) -> None:
         marks = ", ".join("?" * len(values))

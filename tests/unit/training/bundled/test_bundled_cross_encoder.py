@@ -76,7 +76,7 @@ def test_it_ranks_what_answers_first(folder: Path, question: str, best: str) -> 
     ranker = Ranker(folder, Placement(torch.device("cpu"), torch.float32))
     for agent in (Agent(), Agent("qa-open", "reader-fid")):
         for passages in (PASSAGES, PASSAGES[::-1]):
-            assert ranker.ranked(question, passages, agent)[0] == best
+            assert next(iter(ranker.ranked(question, passages, agent))) == best
 
 
 def test_the_recipe_and_the_agents_it_was_made_by_can_be_used_again() -> None:

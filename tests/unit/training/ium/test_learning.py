@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 
 from evenmesh_core.errors import InvalidInput
 from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.models import tokens
 from evenmesh_training.ium import learning
 from evenmesh_training.ium.learning import Example, Options, learn
 from tests.support import tiny_encoders, tiny_models
@@ -58,14 +60,74 @@ def _fresh(folder: Path) -> tuple[Any, Any]:
 @pytest.mark.parametrize("usefulness", [0.0, 1.0, 0.25])
 def test_the_loss_is_stable_where_probabilities_are_not(logit: float, usefulness: float) -> None:
     given = torch.tensor([logit], requires_grad=True)
-    loss = learning.loss_of(given, torch.tensor([usefulness]))
-    loss.sum().backward()
+    loss = learning.pointwise_loss(given, torch.tensor([usefulness]))
+    loss.backward()
     # -log sigmoid(x) = log(1 + e^-|x|) + max(-x, 0)
     expected = math.log1p(math.exp(-abs(logit))) + max(logit, 0.0) - logit * usefulness
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-6)
     assert given.grad is not None
     sigmoid = 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
     assert float(given.grad) == pytest.approx(sigmoid - usefulness, abs=1e-6)
+
+
+def test_a_question_s_loss_by_hand() -> None:
+    # softmax of ln 1, ln 2, ln 5: 1/8, 2/8, 5/8; usefulness 0, 1/2, 1/2 is half and half.
+    given = torch.tensor([math.log(1), math.log(2), math.log(5)], requires_grad=True)
+    loss = learning.listwise_loss(given, torch.tensor([0.0, 0.5, 0.5]))
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(-(math.log(2 / 8) + math.log(5 / 8)) / 2)
+    assert given.grad is not None
+    assert given.grad.tolist() == pytest.approx([1 / 8, 2 / 8 - 1 / 2, 5 / 8 - 1 / 2])
+    # How useful they are together, and what every logit has in common, does not count.
+    same = learning.listwise_loss(given + 700.0, torch.tensor([0.0, 0.1, 0.1]))
+    assert float(same.detach()) == pytest.approx(float(loss.detach()), abs=1e-4)
+
+
+def test_a_batch_of_lists_has_whole_questions() -> None:
+    def of(query: str, agent: Agent, *useful: float) -> list[Example]:
+        return [Example(query, "", f"{query} {at}", agent, one) for at, one in enumerate(useful)]
+
+    first, second, third = of("a", ANN, 0.0, 1.0), of("a", BOB, 0.5, 0.0, 0.0), of("b", ANN, 1.0, 0.5)
+    equal, alone = of("c", ANN, 0.5, 0.5), of("d", BOB, 1.0)
+    examples = [first[0], *equal, *second, first[1], *alone, *third]
+    lists = Options(epochs=2, batch_size=7, loss="listwise")
+    assert lists.units(examples) == [first, second, third]
+    assert lists.steps(examples) == 2 * 2  # two questions of up to three passages fit into seven
+    assert Options(epochs=2, batch_size=1, loss="listwise").steps(examples) == 2 * 3
+    points = Options(epochs=1, batch_size=7)
+    assert points.units(examples) == [[one] for one in examples]
+
+
+def test_what_is_computed_at_once_does_not_change_a_loss(folder: Path) -> None:
+    losses = []
+    for micro_batch in (1, 7, 100):
+        tokenizer, model = _fresh(folder)
+        for one in model.modules():
+            if isinstance(one, torch.nn.Dropout):
+                one.p = 0.0
+        options = Options(
+            epochs=1, batch_size=20, micro_batch=micro_batch, max_length=48, loss="listwise", seed=4
+        )
+        losses.append(learn(tokenizer, model, _opposite(), options).losses)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[2], abs=1e-5)
+
+
+def test_lists_teach_agents_of_opposite_tastes(folder: Path) -> None:
+    encoder = tiny_encoders.encoder(folder, version="v")
+    learned = learn(
+        encoder.encoder.tokenizer,
+        encoder.encoder.model,
+        [one for one in _opposite() if one.text in SENTENCES[:2]],
+        Options(epochs=60, batch_size=6, learning_rate=2e-3, max_length=48, unknown_share=0, loss="listwise"),
+    )
+    assert learned.losses[-1] < learned.losses[0]
+    scores = {}
+    for agent in (ANN, BOB):
+        rows = encoder.rows(SENTENCES[-1], [SENTENCES[0], SENTENCES[1]], agent)
+        first, second = encoder.probabilities(rows, [None, None])
+        scores[agent] = first - second
+    assert scores[ANN] > 0 > scores[BOB]
 
 
 def test_two_labels_are_read_as_serving_reads_them() -> None:
@@ -131,6 +193,23 @@ def test_only_what_requires_gradients_changes(folder: Path) -> None:
     assert changed
     assert all("classifier" in name for name in changed)
     assert not model.training
+
+
+@pytest.mark.parametrize("agent_rate", [None, 0.25])
+def test_agent_tokens_have_a_rate_of_their_own(folder: Path, agent_rate: float | None) -> None:
+    tokenizer, model = _fresh(folder)
+    before = _state(model)
+    options = Options(
+        epochs=1, batch_size=40, learning_rate=1e-3, agent_rate=agent_rate, warm_up=0, max_length=48
+    )
+    learn(tokenizer, model, _opposite(), options)
+    # The first step of Adam changes a number by the rate, up or down, if its gradient is not tiny.
+    name = next(name for name, one in model.named_parameters() if one is model.get_input_embeddings().weight)
+    changed = {at: (one.detach() - before[at]).abs() for at, one in model.named_parameters()}
+    rows = tokenizer.convert_tokens_to_ids(["[task:qa]", "[model:bob]"])
+    assert changed[name][rows].median() == pytest.approx(agent_rate or 1e-3, rel=0.01)
+    changed[name][tokenizer.convert_tokens_to_ids(list(tokens.present(tokenizer)))] = 0
+    assert max(float(one.max()) for one in changed.values()) == pytest.approx(1e-3, rel=0.01)
 
 
 def test_a_model_wrapped_for_low_rank_changes_is_trained_as_it_is(folder: Path) -> None:
@@ -272,7 +351,7 @@ def test_the_rate_rises_stays_and_falls() -> None:
     )
     paper = Options()
     assert [paper.factor(step, 100) for step in (0, 4, 5, 99)] == pytest.approx([1 / 5, 1, 1, 1])
-    assert paper.steps(513) == 2 * 2
+    assert paper.steps(_opposite(257)[:513]) == 2 * 2
 
 
 @pytest.mark.parametrize("usefulness", [math.nan, -0.1, 1.1, math.inf])
@@ -286,6 +365,9 @@ def test_nothing_to_learn_is_said(folder: Path) -> None:
     tokenizer, model = _fresh(folder)
     with pytest.raises(InvalidInput, match="examples"):
         learn(tokenizer, model, [], OPTIONS)
+    equal = [dataclasses.replace(one, usefulness=0.0) for one in _opposite(8)]
+    with pytest.raises(InvalidInput, match="differ in usefulness"):
+        learn(tokenizer, model, equal, dataclasses.replace(OPTIONS, loss="listwise"))
     model.requires_grad_(False)
     with pytest.raises(InvalidInput, match="model"):
         learn(tokenizer, model, _opposite(8), OPTIONS)
@@ -293,7 +375,15 @@ def test_nothing_to_learn_is_said(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"warm_up": math.nan}, {"learning_rate": 0.0}, {"max_length": 3}, {"seed": -1}],
+    [
+        {"epochs": 0},
+        {"warm_up": math.nan},
+        {"learning_rate": 0.0},
+        {"agent_rate": 1.0},
+        {"max_length": 3},
+        {"seed": -1},
+        {"loss": "pairwise"},
+    ],
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):

@@ -26,6 +26,7 @@ from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.offline import Offline
 from evenmesh_training.ium.overlap import overlap
 from evenmesh_training.ium.plan import AgentTasks, PlanError, Task
+from evenmesh_training.ium.recipe import IumRecipe
 from evenmesh_training.ium.result_cache import ResultCache
 from evenmesh_training.ium.systems import system
 from tests.support import tiny_models
@@ -55,6 +56,8 @@ def _run(
     *,
     personalised: bool = True,
     stop_after: int | None = None,
+    recipe: IumRecipe = RECIPE,
+    notes: list[str] | None = None,
 ) -> list[AgentRunRecord]:
     calls = 0
 
@@ -63,12 +66,13 @@ def _run(
         calls += 1
         return stop_after is not None and calls > stop_after
 
-    with session.open_run(folder, PLAN, RECIPE, begin=begin, seed=1) as cache:
-        collector = AnswerCollector(
-            RECIPE, cache=cache, mesh=mesh, progress=NoProgress(), stop=stop, in_flight=2
-        )
+    progress = NoProgress()
+    if notes is not None:
+        progress.note = notes.append  # type: ignore[method-assign]
+    with session.open_run(folder, PLAN, recipe, begin=begin, seed=1) as cache:
+        collector = AnswerCollector(recipe, cache=cache, mesh=mesh, progress=progress, stop=stop, in_flight=2)
         offline = Offline(
-            PLAN, RECIPE, begin=begin, seed=1, folder=folder, collector=collector, placement=PLACEMENT
+            PLAN, recipe, begin=begin, seed=1, folder=folder, collector=collector, placement=PLACEMENT
         )
         chosen = [system(name, PLAN, rounds=RECIPE.rounds, personalised=personalised) for name in names]
         return read_agent_runs([asyncio.run(offline.run(chosen))])
@@ -158,6 +162,42 @@ def test_every_round_is_measured_on_every_agents_test_queries(
         assert one.utility == float(even is (one.model_id == "even"))
     before, after = ({one.reranker_version for one in records if one.iteration == at} for at in (0, 2))
     assert before != after
+
+
+LISTS = RECIPE.model_copy(
+    update={"loss": "listwise", "agent_rate": 0.1, "decay": 0.5, "temperature": 0.5, "k": 3}
+)
+
+
+def test_a_temperature_draws_what_is_judged_and_a_stopped_run_draws_the_same(
+    begin: str, tmp_path: Path
+) -> None:
+    mesh = RuleMesh()
+    records = _run(tmp_path / "whole", begin, mesh, recipe=LISTS)
+    judged: dict[tuple[str, str], set[str]] = {}
+    for agent, question, (passage,) in mesh.asked:
+        judged.setdefault((agent, question), set()).add(passage)
+    drawn = [judged[agent.model, task.question] for agent in PLAN.agents for task in TASKS[:3]]
+    # Of six, three in each of two rounds: not the same three for every question of a model that knows little.
+    assert all(3 <= len(one) <= 6 for one in drawn)
+    assert len({frozenset(one) for one in drawn}) > 1
+    again = RuleMesh()
+    with pytest.raises(StoppedError):
+        _run(tmp_path / "cut", begin, again, recipe=LISTS, stop_after=30)
+    assert _run(tmp_path / "cut", begin, again, recipe=LISTS) == records
+    assert sorted(again.asked) == sorted(mesh.asked)
+
+
+def test_lists_that_teach_no_order_leave_the_model_as_it_is(begin: str, tmp_path: Path) -> None:
+    notes: list[str] = []
+    # One passage of a question stands for no order.
+    records = _run(tmp_path, begin, RuleMesh(), recipe=LISTS.model_copy(update={"k": 1}), notes=notes)
+    assert sum("no feedback to learn from" in note for note in notes) == 2
+    rankings = {
+        number: {(one.agent, one.query_id): one.ranking for one in records if one.iteration == number}
+        for number in (0, 2)
+    }
+    assert rankings[0] == rankings[2]
 
 
 def test_before_any_training_all_agents_get_the_same_lists(
