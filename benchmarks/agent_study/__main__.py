@@ -3,7 +3,8 @@
 ``python -m benchmarks.agent_study worth`` asks what every candidate is worth to an agent; ``start`` ranks
 with the model that ships, which training begins with; ``learned 1`` trains on feedback by seed 1,
 ``without-ids 1`` without telling the model who asks, and ``blended 1`` takes the mean of the weights before
-and after. Each writes its records. ``--shallow`` ranks as many candidates as training looks at.
+and after. ``listwise 1`` trains in the way that :mod:`benchmarks.agent_study.choosing` found best. Each
+writes its records. ``--shallow`` ranks as many candidates as training of ``learned`` looks at.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import torch
 from benchmarks.agent_study import learning, records
 from benchmarks.agent_study.answering import Agents
 from benchmarks.agent_study.ranking import DEPTH, SHALLOW, Orders, rank, rows
-from benchmarks.agent_study.records import BLENDED, LEARNED, START, WITHOUT_IDS
+from benchmarks.agent_study.records import BLENDED, LEARNED, LISTWISE, START, WITHOUT_IDS
 from benchmarks.agent_study.sets import TEST, World, world
 from evenmesh_reranker import bundled
 from evenmesh_training.ium.offline import MODEL
 
 WORTH = "worth"
+TRAINED = (LEARNED, WITHOUT_IDS, BLENDED, LISTWISE)
 
 
 def main() -> None:
@@ -36,17 +38,17 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--home", type=Path, default=Path("build/agent-study"), help="for models")
-    parser.add_argument("what", choices=(WORTH, START, LEARNED, WITHOUT_IDS, BLENDED))
+    parser.add_argument("what", choices=(WORTH, START, *TRAINED))
     parser.add_argument("seed", type=int, nargs="?", choices=learning.SEEDS)
     parser.add_argument("--shallow", action="store_true", help=f"rank {SHALLOW} candidates, not {DEPTH}")
     given = parser.parse_args()
-    if (given.what in (LEARNED, WITHOUT_IDS, BLENDED)) != (given.seed is not None):
-        parser.error(f"{LEARNED}, {WITHOUT_IDS} and {BLENDED} take a seed, and nothing else does")
+    if (given.what in TRAINED) != (given.seed is not None):
+        parser.error(f"{', '.join(TRAINED)} take a seed, and nothing else does")
     torch.set_num_threads(1)
     shared = world()
     agents = Agents(shared)
     home: Path = given.home
-    ids = given.what in (LEARNED, BLENDED)
+    ids = given.what in (LEARNED, BLENDED, LISTWISE)
     if given.what == WORTH:
         records.write_worth(_worth(shared, agents))
         return
@@ -58,8 +60,9 @@ def main() -> None:
         before = json.loads(start.read_bytes())
     model = bundled.assemble(home / "bundled")
     if given.what != START:
-        folder = home / str(given.seed)
-        run = learning.learned(shared, agents, model, seed=given.seed, ids=ids, folder=folder)
+        recipe = learning.LISTWISE if given.what == LISTWISE else learning.RECIPE
+        folder = home / recipe.name / str(given.seed)
+        run = learning.learned(shared, agents, model, seed=given.seed, ids=ids, folder=folder, recipe=recipe)
         model = asyncio.run(run)
         if given.what == BLENDED:
             model = learning.blended(model, folder / "start" / MODEL, folder / BLENDED)

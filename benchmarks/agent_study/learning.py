@@ -33,6 +33,18 @@ RECIPE: Final = IumRecipe(
     frozen_layers=2,
     frozen_words=True,
 )
+LISTWISE: Final = RECIPE.model_copy(
+    update={
+        "name": "agent-study-lists",
+        "depth": 40,
+        "temperature": 1.0,
+        "queries": 500,
+        "agent_rate": 5e-3,
+        "decay": 0.5,
+        "loss": "listwise",
+    }
+)
+"""Chosen by ``benchmarks.agent_study.choosing``."""
 
 
 class _Lines:

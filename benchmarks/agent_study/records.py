@@ -15,6 +15,7 @@ START: Final = "start"
 LEARNED: Final = "learned"
 WITHOUT_IDS: Final = "without-ids"
 BLENDED: Final = "blended"
+LISTWISE: Final = "listwise"
 WORTH: Final = OUT / "worth.parquet"
 _AGENT: Final = ("agent", pa.dictionary(pa.int8(), pa.string()))
 _WORTH: Final = pa.schema([_AGENT, ("query", pa.string()), ("utilities", pa.list_(pa.float32()))])
