@@ -9,8 +9,10 @@ import grpc
 
 from tests.support.scripted_http import HttpReply, HttpRequest, Script, hang, replying
 
-IDLE_S: Final = 0.3
+IDLE_S: Final = 1.0
 """Longest silence in the tests of these faults. Seconds."""
+PATIENT_S: Final = 30.0
+"""The same where no server is silent: a busy machine is, for as long as it likes. Seconds."""
 REPLY_BYTES: Final = 4096
 """Largest reply in the tests of these faults."""
 

@@ -17,7 +17,7 @@ from evenmesh_kit.remote.options import RemoteOptions
 from evenmesh_reranker.backends.remote import RemoteReranker
 from evenmesh_reranker.domain import Agent, Best, FirstStage, Fusion, Passage
 from evenmesh_reranker.engine import Reranking
-from tests.support.remote_faults import FAULTS, IDLE_S, REPLY_BYTES, Fault
+from tests.support.remote_faults import FAULTS, IDLE_S, PATIENT_S, REPLY_BYTES, Fault
 from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, hang, replying, serving
 
 PASSAGES = [Passage(f"p{place}", "", str(place)) for place in range(7)]
@@ -42,11 +42,13 @@ async def opened() -> AsyncIterator[Open]:
     """Opens a reranker on a scripted server."""
     async with AsyncExitStack() as stack:
 
-        async def start(script: Script, *, others: tuple[str, ...] = (), **options: Any) -> Any:
+        async def start(
+            script: Script, *, others: tuple[str, ...] = (), idle_s: float = PATIENT_S, **options: Any
+        ) -> Any:
             server = await stack.enter_async_context(serving(script))
             urls = (server.url, *others)
             client = RemoteClient(
-                RemoteOptions(urls=urls, idle_s=IDLE_S, reply_bytes=REPLY_BYTES, rest_s=0.0)
+                RemoteOptions(urls=urls, idle_s=idle_s, reply_bytes=REPLY_BYTES, rest_s=0.0)
             )
             reranker = RemoteReranker(client, **({"server": "cohere", "model": "m"} | options))
             stack.push_async_callback(reranker.close)
@@ -118,7 +120,7 @@ async def test_parts_scored_by_different_models_are_refused(opened: Open) -> Non
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 async def test_a_fault_has_its_status(opened: Open, fault: Fault) -> None:
-    reranker, _ = await opened(fault.script)
+    reranker, _ = await opened(fault.script, idle_s=IDLE_S)
     with pytest.raises(MeshError) as raised:
         await reranker.score("q", PASSAGES, Agent())
     error = raised.value

@@ -19,7 +19,7 @@ from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
 from tests.support.model_server import in_thread
-from tests.support.remote_faults import FAULTS, IDLE_S, REPLY_BYTES, Fault
+from tests.support.remote_faults import FAULTS, IDLE_S, PATIENT_S, REPLY_BYTES, Fault
 from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, hang, replying
 
 INFO = {
@@ -67,12 +67,16 @@ def opened() -> Iterator[Open]:
     with ExitStack() as stack:
 
         def start(
-            script: Script = by_text, *, others: tuple[str, ...] = (), **options: Any
+            script: Script = by_text,
+            *,
+            others: tuple[str, ...] = (),
+            idle_s: float = PATIENT_S,
+            **options: Any,
         ) -> tuple[RemoteEncoder, ScriptedHttp]:
             server = stack.enter_context(in_thread(script))
             urls = (server.url, *others)
             client = RemoteClient(
-                RemoteOptions(urls=urls, idle_s=IDLE_S, reply_bytes=REPLY_BYTES, rest_s=0.0)
+                RemoteOptions(urls=urls, idle_s=idle_s, reply_bytes=REPLY_BYTES, rest_s=0.0)
             )
             encoder = RemoteEncoder(client, **({"server": "openai", "model": "m"} | options))
             stack.callback(encoder.close)
@@ -178,7 +182,7 @@ def test_the_fingerprint_follows_from_server_model_revision_and_dimension(opened
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_has_its_status(opened: Open, fault: Fault) -> None:
     changing = Changing()
-    encoder, _ = opened(changing)
+    encoder, _ = opened(changing, idle_s=IDLE_S)
     changing.script = fault.script
     with pytest.raises(MeshError) as raised:
         encoder.encode_query("q")
@@ -192,7 +196,7 @@ def test_a_fault_has_its_status(opened: Open, fault: Fault) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_at_the_start_is_one_line(opened: Open, fault: Fault) -> None:
     with pytest.raises(CannotStart, match=r"^URLS=http://127\.0\.0\.1:\d+/v1: ") as raised:
-        opened(fault.script, setting="URLS")
+        opened(fault.script, setting="URLS", idle_s=IDLE_S)
     assert "\n" not in str(raised.value)
 
 
