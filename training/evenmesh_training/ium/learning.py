@@ -263,7 +263,7 @@ def listwise_loss(logits: Tensor, usefulness: Tensor) -> Tensor:
         logits: vector [passages].
         usefulness: vector [passages] in [0, 1], one above 0.
 
-    Source: Cao et al. 2007 (ListNet, top one), with the target of Bruch et al. 2019, equation 3.
+    Source: Cao et al. 2007 (ListNet, top one), with the target of Bruch et al. 2019.
     """
     return -(usefulness / usefulness.sum() * functional.log_softmax(logits, 0)).sum()
 
