@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("bm25s")
 
 import evenmesh_models
-from benchmarks.agent_study import learning, records, sets, tables
+from benchmarks.agent_study import choosing, learning, records, sets, tables
 from benchmarks.agent_study.answering import Agents
 from benchmarks.agent_study.ranking import rank, rows
 from benchmarks.agent_study.sets import AGENTS, TEST, World
@@ -111,6 +111,28 @@ def test_a_seed_learns_and_ranks_with_and_without_ids(tmp_path: Path) -> None:
     assert [row["first"] for row in records.read(to)] == [
         order[0] for some in orders.values() for order in some.values()
     ]
+
+
+def test_a_way_is_chosen_by_training_questions_that_it_did_not_learn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "LEFT_OUT", dict.fromkeys(choosing.LEFT_OUT, 1))
+    world = choosing.split(SMALL)
+    tested = {task.id for task in SMALL.plan.tasks if task.split == TEST}
+    for agent in AGENTS:
+        (asked,), (learned,) = (world.plan.of(agent, part) for part in (TEST, TRAIN))
+        assert {asked.id, learned.id} == {task.id for task in SMALL.plan.of(agent, TRAIN)}
+    assert tested.isdisjoint(task.id for task in world.plan.tasks)
+    agents = Agents(SMALL)
+    begin = tiny_models.cross_encoder(tmp_path / "begin")
+    found = choosing.worth(world, agents, begin, conversions=tmp_path / "conversions", ids=False)
+    orders = rank(world, agents, begin, conversions=tmp_path / "conversions", ids=False)
+    for agent in AGENTS:
+        (task,) = world.plan.of(agent, TEST)
+        first = agents.found(task.question, choosing.DEPTH)[orders[agent.name][task.id][0]]
+        assert found[agent.name] == agent.utility_of(
+            agents.alone(agent, task.question, [first])[0], task.answers
+        )
 
 
 def test_an_order_is_compared_with_another_by_its_places() -> None:
