@@ -1,6 +1,4 @@
-"""Rank with a model in this process, by its own scores.
-
-Where the mesh fuses them with the first stage's, it may rank otherwise.
+"""Rank with a model in this process, by its own scores, as the mesh does with a model that learned.
 
 Equal scores keep the order in which the passages came; the reranker orders those by id.
 """

@@ -36,6 +36,9 @@ FROZEN_LAYERS: Final = 2
 def start(name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: int) -> tuple[Any, Any]:
     """Return tokenizer and model to start from, on the CPU, with tokens of the agents.
 
+    Its scores are fused with none of a first stage: a weight that the model asks for was fitted to its scores
+    before the training.
+
     Args:
         name_or_path: :data:`FRESH`, or what :func:`locate` takes.
         agents: agents that the model gets tokens for.
@@ -50,6 +53,8 @@ def start(name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: 
     else:
         tokenizer, model = load(locate(name_or_path))
     tokens.add_agents(tokenizer, model, agents)
+    if hasattr(model.config, encoder.FUSION):
+        delattr(model.config, encoder.FUSION)
     tokenizer.model_max_length = min(max_length, tokenizer.model_max_length)
     return tokenizer, model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from evenmesh_reranker.models.store import ModelStore
 from evenmesh_training.ium import session, start
 from evenmesh_training.ium.learning import Example, Options, learn
 from evenmesh_training.ium.recipe import IumRecipe
-from tests.support import tiny_models
+from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
 
 ANN = Agent("qa", "ann")
@@ -73,6 +74,17 @@ def test_what_is_saved_is_a_version_that_can_be_kept(folder: Path, tmp_path: Pat
     assert manifest.tokens == tokens.present(tokenizer)
     assert manifest.lineage.metrics == {"utility": 0.5}
     assert start.load(kept)[0].model_max_length == 32
+
+
+def test_what_learned_is_served_as_the_run_ranked(tmp_path: Path) -> None:
+    given = tiny_models.cross_encoder(tmp_path / "given")
+    config = json.loads((given / "config.json").read_text())
+    config["evenmesh_fusion"] = {"weight": 2.0, "slope": 1.0, "intercept": 0.0}
+    (given / "config.json").write_text(json.dumps(config))
+    served = tiny_encoders.encoder(given, version="v")
+    assert served.fusion.weight == 2.0
+    start.save(*start.start(str(given), [ANN], seed=1, max_length=32), tmp_path / "begun")
+    assert tiny_encoders.encoder(tmp_path / "begun", version="v").fusion.weight == 0.0
 
 
 def test_no_such_model_is_said() -> None:
