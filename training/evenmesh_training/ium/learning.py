@@ -65,7 +65,8 @@ class Options:
     Attributes:
         epochs: passes over the examples, [1, inf).
         batch_size: examples of an optimiser step, [1, inf).
-        micro_batch: examples computed at once, [1, inf); it bounds memory and affects only rounding.
+        micro_batch: examples computed at once, [1, inf), or those of one question if it has more and the loss
+            is ``listwise``; it bounds memory and affects only rounding.
         learning_rate: Adam's highest rate, (0, 1).
         agent_rate: the same of the embeddings of agent tokens, where these are trained, (0, 1); None: that of
             all. Adam changes a number by about the rate in a step, so at a rate that is right for trained
@@ -73,8 +74,9 @@ class Options:
         warm_up: share of the steps in which the rate rises linearly, [0, 1].
         decay: share of the last steps in which it falls linearly to 0, [0, 1]; 0: it stays.
         max_length: longest pair, with agent tokens. Tokens, [16, inf).
-        unknown_share: probability that both ids of an example are withheld, independent in each epoch,
-            [0, 1]. Offline training withholds 0.1, online training none.
+        unknown_share: probability that both ids of an example, or of all of a question if the loss is
+            ``listwise``, are withheld, independent in each epoch, [0, 1]. Offline training withholds 0.1,
+            online training none.
         seed: of order, withheld ids and dropout, [0, 2^63).
         bf16: whether matrix products are computed in bfloat16.
         loss: ``pointwise`` is the paper's (:func:`pointwise_loss`). ``listwise`` compares the passages of a
