@@ -86,7 +86,7 @@ def test_scores_of_a_padded_batch_are_those_of_the_whole_model(
     encoder._first_token = False
     with many:
         wanted = encoder.probabilities(rows, [None] * 3)
-    assert found == pytest.approx(wanted, abs=1e-6)
+    assert found == pytest.approx(wanted, abs=1e-5)
     assert max(wanted) - min(wanted) > 1e-3, "the comparison would be vacuous"
     assert few.get_total_flops() < 0.7 * many.get_total_flops()  # two layers, one of them nearly free
 
@@ -144,9 +144,10 @@ def test_agents_changes_are_added_to_the_last_layer_too(folder: Path) -> None:
     encoder = tiny_encoders.encoder(folder, version="v")
     rows = [Row((2, 9, 11, 3), None), Row((2, 12, 3), None)]
     adapters = [tiny_encoders.low_rank(1), None]  # of the last layer's query, and of the head
-    found = encoder.probabilities(rows, adapters)
+    found, plain = encoder.probabilities(rows, adapters), encoder.probabilities(rows, [None, None])
     encoder._first_token = False
-    assert found == pytest.approx(encoder.probabilities(rows, adapters), abs=1e-6)
+    assert found == pytest.approx(encoder.probabilities(rows, adapters), abs=1e-4)
+    assert abs(found[0] - plain[0]) > 0.1, "the comparison would be vacuous"
 
 
 def test_a_mask_of_another_shape_is_left_to_the_models_own_attention(folder: Path) -> None:
