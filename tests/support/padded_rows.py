@@ -1,8 +1,7 @@
-"""Let converted encoders pad rows and compute some together on any processor, as they do with AMX."""
+"""Let converted encoders compute padded rows together on any processor, whatever bits that changes."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from evenmesh_kit.compute.openvino_runtime import CompiledLayers
 
 
-def pad(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int]:
-    """Pad the rows of encoders that a module opens.
+def computed_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Compute up to four rows of the encoders that are opened from now on together.
 
     Returns:
         A list that gets the number of rows of each computation.
@@ -23,7 +22,6 @@ def pad(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int]:
         computed.append(len(rows))
         return states(self, words, rows, *others)
 
-    monkeypatch.setattr(module, "pads_rows", lambda **_: True)
     monkeypatch.setattr(CompiledLayers, "try_together", lambda self, *_: setattr(self, "_together", 4))
     monkeypatch.setattr(CompiledLayers, "states", noted)
     return computed

@@ -38,7 +38,7 @@ def convert_here(_: str, given: Mapping[str, Any], folder: Path) -> None:
         plain = load(Path(given["source"]), Placement.choose("cpu", "float32"))
     except ModelError as error:
         raise EngineError(str(error)) from None
-    conversion.convert(plain, folder, changeable=given["changeable"], masked=given["masked"])
+    conversion.convert(plain, folder, changeable=given["changeable"])
 
 
 def convert_first(store: ModelStore, version: str, home: Path) -> None:

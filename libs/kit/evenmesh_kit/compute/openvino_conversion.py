@@ -56,24 +56,22 @@ def convert_layers(
     file: Path,
     changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     *,
-    masked: bool,
     first_token: bool = False,
 ) -> None:
     """Write what lies behind an encoder's word embeddings as a model of OpenVINO.
 
-    It reads the embeddings, float32 ``[rows, tokens, hidden]``; if ``masked``, a mask, int64
-    ``[rows, tokens]``, 1 for tokens and 0 for the padding behind them, else it reads one row; the segments,
-    int64 ``[rows, tokens]``, if the encoder :func:`reads_types`; and A and B of each changed layer, as
-    :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has them. It returns the last hidden
-    states, ``[rows, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token
-    with it first gets the position of that token for all tokens from then on (OpenVINO 2026.4): rows must
-    have :data:`FEWEST` tokens.
+    It reads the embeddings, float32 ``[rows, tokens, hidden]``; a mask, int64 ``[rows, tokens]``, 1 for
+    tokens and 0 for the padding behind them; the segments, int64 ``[rows, tokens]``, if the encoder
+    :func:`reads_types`; and A and B of each changed layer, as
+    :class:`evenmesh_kit.compute.openvino_runtime.LayerChanges` has them. It returns the last hidden states,
+    ``[rows, tokens, hidden]``, or that of the first token alone. Whoever computes a row of one token with it
+    first gets the position of that token for all tokens from then on (OpenVINO 2026.4): rows must have
+    :data:`FEWEST` tokens.
 
     Args:
         base: an encoder of transformers on the CPU, in float32, without a head.
         file: where to, its name ends with ``.xml``.
         changed: inputs and outputs of the linear layers that changes are added to, by their names.
-        masked: whether it reads a mask: rows may then be padded.
         first_token: whether the last layer is computed for the first token alone; see
             :mod:`evenmesh_kit.compute.first_token`.
 
@@ -81,30 +79,25 @@ def convert_layers(
         EngineError: OpenVINO is not installed, or cannot convert the encoder.
     """
     hidden, types = base.get_input_embeddings().embedding_dim, reads_types(base)
-    example, shapes = traced_rows(hidden, masked=masked, types=types)
+    example, shapes = traced_rows(hidden, types=types)
     more, theirs = change_inputs(changed)
-    layers = _Layers(base, tuple(changed), masked=masked, reads_types=types, first_token=first_token)
+    layers = _Layers(base, tuple(changed), reads_types=types, first_token=first_token)
     convert(layers, example + more, shapes + theirs, file)
 
 
-def traced_rows(hidden: int, *, masked: bool, types: bool) -> tuple[list[Tensor], list[list[int]]]:
+def traced_rows(hidden: int, *, types: bool) -> tuple[list[Tensor], list[list[int]]]:
     """Return what layers are traced with, and the shapes of it; -1 for any size.
 
     Args:
         hidden: size of an embedding.
-        masked: whether they read a mask: there are several rows then, and one of them is padded.
         types: whether they read segments.
     """
-    rows, any_rows = (2, -1) if masked else (1, 1)
-    example, shapes = [torch.randn(rows, TRACED, hidden)], [[any_rows, -1, hidden]]
-    if masked:
-        mask = torch.ones(rows, TRACED, dtype=torch.long)
-        mask[0, -1] = 0
-        example.append(mask)
-        shapes.append([any_rows, -1])
+    mask = torch.ones(2, TRACED, dtype=torch.long)
+    mask[0, -1] = 0
+    example, shapes = [torch.randn(2, TRACED, hidden), mask], [[-1, -1, hidden], [-1, -1]]
     if types:
-        example.append(torch.zeros(rows, TRACED, dtype=torch.long))
-        shapes.append([any_rows, -1])
+        example.append(torch.zeros(2, TRACED, dtype=torch.long))
+        shapes.append([-1, -1])
     return example, shapes
 
 
@@ -153,23 +146,21 @@ class _Layers(nn.Module):
     """What is converted: from the embeddings of words to the last hidden states, with changes as inputs."""
 
     def __init__(
-        self, base: nn.Module, changed: Sequence[str], *, masked: bool, reads_types: bool, first_token: bool
+        self, base: nn.Module, changed: Sequence[str], *, reads_types: bool, first_token: bool
     ) -> None:
         super().__init__()
         self._base = base
         self._changed = changed
-        self._masked = masked
         self._reads_types = reads_types
         self._first_token = first_token
 
-    def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
-        """Return the last hidden states; a row without padding needs no mask."""
+    def forward(self, embedded: Tensor, mask: Tensor, *others: Tensor) -> Tensor:
+        """Return the last hidden states."""
         left = list(others)
-        mask = {"attention_mask": left.pop(0)} if self._masked else {}
         types = {"token_type_ids": left.pop(0)} if self._reads_types else {}
         shortened = last_layer_of_first_token(self._base) if self._first_token else nullcontext()
         with changes_added(self._base, self._changed, left), shortened:
-            found = self._base(inputs_embeds=embedded, **mask, **types)
+            found = self._base(inputs_embeds=embedded, attention_mask=mask, **types)
             states: Tensor = found.last_hidden_state
         return states
 

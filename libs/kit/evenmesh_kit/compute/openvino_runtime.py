@@ -19,11 +19,11 @@ from evenmesh_kit.compute.thread_names import threads_begin_as
 _RANKS: Final = 4
 """Ranks of changes are rounded up to multiples of this, so that there are few shapes."""
 _TILE: Final = 16
-"""Rows of a tile of AMX: what fills no whole tile is computed with other instructions."""
+"""Rows of a tile of AMX: what fills no whole tile is computed with other instructions. Anywhere, a new size
+of input takes time to prepare."""
 _TOGETHER: Final = 4
-"""Most padded rows that are computed together: with AMX weights are read once for all of them. More gain
-nothing (MiniLM's size, OpenVINO 2026.4)."""
-_CPUINFO: Final = Path("/proc/cpuinfo")
+"""Most padded rows that are computed together: weights are read once for all of them. More gain nothing
+(MiniLM's size, OpenVINO 2026.4)."""
 
 
 class CompiledModel:
@@ -78,16 +78,11 @@ class CompiledLayers(CompiledModel):
         file: as of :class:`CompiledModel`.
         bfloat16: as of :class:`CompiledModel`.
         parallel: as of :class:`CompiledModel`.
-        masked: whether they read a mask; a row is then padded to whole tiles, see :func:`pads_rows`. How far
-            depends on its own length alone, so its states are the same in any company.
         most: most tokens that have positions, [2, inf): no row is padded beyond; None: any number has.
     """
 
-    def __init__(
-        self, file: Path, *, bfloat16: bool, parallel: int, masked: bool, most: int | None = None
-    ) -> None:
+    def __init__(self, file: Path, *, bfloat16: bool, parallel: int, most: int | None = None) -> None:
         super().__init__(file, bfloat16=bfloat16, parallel=parallel)
-        self._masked = masked
         self._most = most
         self._together = 1
 
@@ -97,9 +92,9 @@ class CompiledLayers(CompiledModel):
         return self._together
 
     def size(self, count: int) -> int:
-        """Return the tokens that a row of so many is computed with."""
+        """Return the tokens that a row of so many is computed with: its own number alone decides."""
         whole = -(-count // _TILE) * _TILE
-        return whole if self._masked and (self._most is None or whole <= self._most) else count
+        return whole if self._most is None or whole <= self._most else count
 
     def try_together(
         self,
@@ -116,8 +111,6 @@ class CompiledLayers(CompiledModel):
             types: as of :meth:`states`.
             changes: as of :meth:`states`.
         """
-        if not self._masked:
-            return
         alone = self.states(words, [ids], None if types is None else [types], changes)[0]
         rows = [ids] * _TOGETHER
         found = self.states(words, rows, None if types is None else [types] * _TOGETHER, changes)
@@ -135,7 +128,7 @@ class CompiledLayers(CompiledModel):
 
         Args:
             words: embeddings of words, ``[vocabulary, hidden]``.
-            rows: tokens of each, [2, inf); rows of one :meth:`size`, and one alone where no mask is read.
+            rows: tokens of each, [2, inf); of one :meth:`size`.
             types: the segment of each token; None if the encoder reads none.
             changes: A and B of each changed layer.
         """
@@ -144,9 +137,7 @@ class CompiledLayers(CompiledModel):
         embedded = np.zeros((len(rows), size, words.shape[1]), np.float32)
         for at, ids in enumerate(rows):
             embedded[at, : counts[at]] = words[list(ids)]
-        inputs: list[NDArray[Any]] = [embedded]
-        if self._masked:
-            inputs.append(_padded([[1] * count for count in counts], size))
+        inputs: list[NDArray[Any]] = [embedded, _padded([[1] * count for count in counts], size)]
         if types is not None:
             inputs.append(_padded(types, size))
         found = self([*inputs, *changes])
@@ -196,22 +187,6 @@ def _padded(rows: Sequence[Sequence[int]], size: int) -> NDArray[np.int64]:
     for at, values in enumerate(rows):
         found[at, : len(values)] = values
     return found
-
-
-def pads_rows(*, bfloat16: bool) -> bool:
-    """Return whether rows are computed faster if they are padded to whole tiles: with Intel's AMX.
-
-    A row of 141 tokens takes a quarter less time as one of 144 (OpenVINO 2026.4). Elsewhere the mask costs
-    two in a hundred and saves nothing.
-
-    Args:
-        bfloat16: whether matrices are multiplied in bfloat16.
-    """
-    try:
-        flags = _CPUINFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return bfloat16 and " amx_bf16" in flags
 
 
 def multiplies_bfloat16() -> bool:

@@ -16,7 +16,7 @@ from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.lengths import alike
 from evenmesh_kit.compute.model_files import one_line
-from evenmesh_kit.compute.openvino_runtime import CompiledLayers, pads_rows
+from evenmesh_kit.compute.openvino_runtime import CompiledLayers
 from evenmesh_kit.compute.thread_names import name_thread
 
 MODULE: Final = "evenmesh_generator.pointer.conversion"
@@ -28,7 +28,7 @@ CHECKED: Final = "checked.npz"
 PROBED: Final = (3, 41)
 """Tokens of the pairs that are compared with PyTorch's."""
 
-_VERSION: Final = "3"
+_VERSION: Final = "4"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To what PyTorch computes, by whether it is bfloat16; a wrong conversion is far below."""
 
@@ -55,13 +55,12 @@ class CompiledPointerEncoder:
         self._words = words
         self._parallel = parallel
         idle_memory.register(words)  # of a file that safetensors mapped
-        masked = pads_rows(bfloat16=bfloat16)
-        converted = converting.conversion(conversions, MODULE, folder, {"masked": masked}, version=_VERSION)
+        converted = converting.conversion(conversions, MODULE, folder, {}, version=_VERSION)
         self._pool = ThreadPoolExecutor(parallel, "pointer-encoder", initializer=name_thread)
         try:
             # Longer rows are of prompts that hold all passages, and are not padded.
             self._model = CompiledLayers(
-                converted / ENCODER, bfloat16=bfloat16, parallel=parallel, masked=masked, most=LONGEST_PAIR
+                converted / ENCODER, bfloat16=bfloat16, parallel=parallel, most=LONGEST_PAIR
             )
             self._check(np.load(converted / CHECKED, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:

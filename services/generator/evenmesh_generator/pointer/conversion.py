@@ -1,9 +1,8 @@
 """Convert the encoder of a pointer model for OpenVINO, in a process of its own: ``python -m`` this module.
 
-It reads one JSON object from standard input: ``source``, a folder; ``masked``, whether the encoder is to read
-a mask; and ``folder``, which is there and empty. It writes there what
-:class:`evenmesh_generator.pointer.compiled_encoder.CompiledPointerEncoder` reads. What cannot be converted
-ends it with status 1 and one line on standard output that says why.
+It reads one JSON object from standard input: ``source``, a folder; and ``folder``, which is there and
+empty. It writes there what :class:`evenmesh_generator.pointer.compiled_encoder.CompiledPointerEncoder` reads.
+What cannot be converted ends it with status 1 and one line on standard output that says why.
 """
 
 from __future__ import annotations
@@ -35,16 +34,9 @@ class _Encoder(nn.Module):
         super().__init__()
         self._model = model
 
-    def forward(self, embedded: Tensor, *others: Tensor) -> Tensor:
-        """Return keys and values of all layers, copy keys and last hidden states, ``[rows, L, width]``.
-
-        Args:
-            others: a mask, or none, and the segments.
-        """
-        *masks, types = others
-        visible = None
-        if masks:
-            visible = masks[0].bool()[:, None, None, :].expand(-1, 1, embedded.shape[1], -1)
+    def forward(self, embedded: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+        """Return keys and values of all layers, copy keys and last hidden states, ``[rows, L, width]``."""
+        visible = mask.bool()[:, None, None, :].expand(-1, 1, embedded.shape[1], -1)
         encoder = self._model.encoder
         hidden = encoder.embeddings(inputs_embeds=embedded, token_type_ids=types)
         for layer in encoder.layers:
@@ -54,15 +46,15 @@ class _Encoder(nn.Module):
         return torch.cat([*projected, encoder.copy_key(hidden), hidden], -1)
 
 
-def convert(model: PointerForConditionalGeneration, folder: Path, *, masked: bool) -> None:
-    """Write the conversion of the encoder of a model, which is in float32 on the CPU; it may read a mask.
+def convert(model: PointerForConditionalGeneration, folder: Path) -> None:
+    """Write the conversion of the encoder of a model, which is in float32 on the CPU.
 
     Raises:
         EngineError: OpenVINO is not installed, or cannot convert it.
     """
     hidden = int(model.config.hidden_size)
     encoder = _Encoder(model.train(False))
-    example, shapes = traced_rows(hidden, masked=masked, types=True)
+    example, shapes = traced_rows(hidden, types=True)
     openvino_conversion.convert(encoder, example, shapes, folder / ENCODER)
     np.savez(folder / CHECKED, **_checked(model, encoder))
 
@@ -76,7 +68,7 @@ def _checked(model: PointerForConditionalGeneration, encoder: _Encoder) -> dict[
         ids = torch.randint(len(words) // 2, len(words), (count,), generator=generator)
         types = (torch.arange(count) >= count // 2).long()
         with torch.inference_mode():
-            read = encoder(words[ids][None], types[None])[0]
+            read = encoder(words[ids][None], torch.ones_like(ids)[None], types[None])[0]
         found |= {f"ids_{count}": ids.numpy(), f"read_{count}": read.float().numpy()}
     return found
 
@@ -85,7 +77,7 @@ def main() -> int:
     """Convert what standard input names."""
     given = json.load(sys.stdin)
     try:
-        convert(artifact.load(Path(given["source"])), Path(given["folder"]), masked=given["masked"])
+        convert(artifact.load(Path(given["source"])), Path(given["folder"]))
     except (EngineError, ArtifactError, BaseModelError, OSError) as error:
         sys.stdout.write(one_line(error))
         return 1

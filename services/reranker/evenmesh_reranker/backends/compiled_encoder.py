@@ -32,7 +32,6 @@ from evenmesh_kit.compute.openvino_runtime import (
     CompiledModel,
     LayerChanges,
     multiplies_bfloat16,
-    pads_rows,
 )
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.domain import Agent, Fusion
@@ -63,7 +62,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "5"
+_VERSION: Final = "6"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -174,7 +173,6 @@ class CompiledCrossEncoder:
         self._folder = folder
         self._conversions = conversions
         self._bfloat16 = dtype == "bfloat16" or (dtype == "auto" and multiplies_bfloat16())
-        self._masked = pads_rows(bfloat16=self._bfloat16)
         # A fast tokenizer sets its truncation in place: two threads must not use it at once.
         self._lock = Lock()
         self._changing: _Parts | None = None
@@ -305,7 +303,7 @@ class CompiledCrossEncoder:
             return self._changing
 
     def _converted(self, *, changeable: bool) -> Path:
-        given = {"changeable": changeable, "masked": self._masked}
+        given = {"changeable": changeable}
         return converting.conversion(self._conversions, MODULE, self._folder, given, version=_VERSION)
 
     def _compiled(self, converted: Path) -> _Parts:
@@ -314,7 +312,6 @@ class CompiledCrossEncoder:
                 converted / LAYERS,
                 bfloat16=self._bfloat16,
                 parallel=self.parallel,
-                masked=self._masked,
                 most=self.max_length,
             ),
             CompiledModel(converted / HEAD, bfloat16=False, parallel=self.parallel),

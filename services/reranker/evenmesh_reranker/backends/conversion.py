@@ -1,8 +1,7 @@
 """Convert a cross-encoder for OpenVINO, in a process of its own: ``python -m`` this module.
 
 It reads one JSON object from standard input: ``source``, a folder; ``changeable``, whether the model is to
-read changes of its linear layers; ``masked``, whether its layers are to read a mask; and ``folder``, which is
-there and empty. It writes there what
+read changes of its linear layers; and ``folder``, which is there and empty. It writes there what
 :class:`evenmesh_reranker.backends.compiled_encoder.CompiledCrossEncoder` reads. What cannot be converted ends
 it with status 1 and one line on standard output that says why.
 """
@@ -77,8 +76,8 @@ class _Head(nn.Module):
         return logits.reshape(1, -1)
 
 
-def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool, masked: bool) -> None:
-    """Write the conversion of a cross-encoder, which is in float32 on the CPU; its layers may read a mask.
+def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
+    """Write the conversion of a cross-encoder, which is in float32 on the CPU.
 
     Raises:
         EngineError: it has parts that OpenVINO does not compute, or OpenVINO cannot convert it.
@@ -103,7 +102,6 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool, masked: bo
         base,
         folder / compiled_encoder.LAYERS,
         inside if changeable else {},
-        masked=masked,
         first_token=first_token,
     )
     more, theirs = change_inputs(head if changeable else {})
@@ -174,7 +172,7 @@ def main() -> int:
     given = json.load(sys.stdin)
     try:
         encoder = load(Path(given["source"]), Placement.choose("cpu", "float32"))
-        convert(encoder, Path(given["folder"]), changeable=given["changeable"], masked=given["masked"])
+        convert(encoder, Path(given["folder"]), changeable=given["changeable"])
     except (EngineError, ModelError, OSError) as error:
         sys.stdout.write(one_line(error))
         return 1

@@ -124,7 +124,7 @@ def test_padded_pairs_of_one_size_are_encoded_together(
 ) -> None:
     rows, heads = _pairs((33, 48, 90, 40, 41, 95, 36))
     alone = open_encoder().encode(rows, heads)
-    computed = padded_rows.pad(monkeypatch, compiled_encoder)
+    computed = padded_rows.computed_together(monkeypatch)
     encoder = open_encoder(parallel=2)
     computed.clear()
     found = encoder.encode(rows, heads)

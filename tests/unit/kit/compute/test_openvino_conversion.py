@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
 
-from evenmesh_kit.compute import idle_memory, openvino_runtime
+from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.compute.cpu_engine import installed_version
 from evenmesh_kit.compute.openvino_conversion import convert_layers, linear_layers, reads_types
 from evenmesh_kit.compute.openvino_runtime import (
@@ -88,15 +88,12 @@ class _Compiled:
         *,
         bfloat16: bool = False,
         changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
-        masked: bool = False,
         most: int | None = None,
     ) -> None:
         self.words = model.get_input_embeddings()
         self.types = reads_types(model)
-        convert_layers(model, folder / "layers.xml", changed, masked=masked)
-        self.compiled = CompiledLayers(
-            folder / "layers.xml", bfloat16=bfloat16, parallel=2, masked=masked, most=most
-        )
+        convert_layers(model, folder / "layers.xml", changed)
+        self.compiled = CompiledLayers(folder / "layers.xml", bfloat16=bfloat16, parallel=2, most=most)
 
     def states(self, ids: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None) -> Tensor:
         """The last hidden states, ``[1, tokens, hidden]``."""
@@ -128,7 +125,7 @@ def test_padding_is_not_seen(
     make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = _model(make)
-    compiled = _Compiled(tmp_path, model, masked=True, most=120)
+    compiled = _Compiled(tmp_path, model, most=120)
     read: list[int] = []
     call = CompiledModel.__call__
     monkeypatch.setattr(
@@ -150,7 +147,7 @@ def test_rows_of_one_size_are_computed_together(
 ) -> None:
     model = _model(make)
     layers = {} if make is _distilbert else linear_layers(model)
-    compiled = _Compiled(tmp_path, model, bfloat16=bfloat16, masked=True, changed=layers)
+    compiled = _Compiled(tmp_path, model, bfloat16=bfloat16, changed=layers)
     changes = LayerChanges(layers, {})
     rows = [_ids(tokens)[0].tolist() for tokens in (33, 48, 40)]
     types = [[0] * len(one) for one in rows] if compiled.types else None
@@ -167,7 +164,7 @@ def test_rows_of_one_size_are_computed_together(
 def test_rows_are_together_only_if_company_changes_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = _Compiled(tmp_path, _model(), masked=True)
+    compiled = _Compiled(tmp_path, _model())
     layers, ids = compiled.compiled, _ids(20)[0].tolist()
     assert layers.together == 1  # nobody has tried
     call = CompiledModel.__call__
@@ -183,25 +180,6 @@ def test_rows_are_together_only_if_company_changes_no_bit(
         layers.try_together(compiled.embedded, ids, [0] * len(ids))
         assert layers.together == together
         differences.pop(0)
-
-
-@needs_openvino
-def test_without_a_mask_rows_stay_alone(tmp_path: Path) -> None:
-    compiled = _Compiled(tmp_path, _model())
-    compiled.compiled.try_together(compiled.embedded, _ids(20)[0].tolist(), [0] * 20)
-    assert compiled.compiled.together == 1
-    assert compiled.compiled.size(20) == 20
-
-
-def test_rows_are_padded_where_tiles_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = tmp_path / "cpuinfo"
-    monkeypatch.setattr(openvino_runtime, "_CPUINFO", said)
-    assert not openvino_runtime.pads_rows(bfloat16=True)  # a system that says nothing
-    said.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile\n")
-    assert openvino_runtime.pads_rows(bfloat16=True)
-    assert not openvino_runtime.pads_rows(bfloat16=False)
-    said.write_text("flags\t\t: fpu avx512_bf16\n")
-    assert not openvino_runtime.pads_rows(bfloat16=True)
 
 
 @needs_openvino
@@ -235,7 +213,7 @@ def test_segments_count(tmp_path: Path) -> None:
 @needs_openvino
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_many_threads_get_the_same_to_the_bit(bfloat16: bool, tmp_path: Path) -> None:
-    compiled = _Compiled(tmp_path, _model(), bfloat16=bfloat16, masked=bfloat16)
+    compiled = _Compiled(tmp_path, _model(), bfloat16=bfloat16)
     rows = [_ids(tokens) for tokens in (17, 30, 5, 90, 64, 33, 2, 41)]
     with torch.inference_mode():
         alone = [compiled.states(ids) for ids in rows]
@@ -298,7 +276,7 @@ _TINY = (
     "model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,"
     " intermediate_size=8)).eval()\n"
     "file = pathlib.Path(sys.argv[1], 'layers.xml')\n"
-    "convert_layers(model, file, masked=False)\n"
+    "convert_layers(model, file)\n"
     "kept = [CompiledModel(file, bfloat16=False, parallel=1)]\n"
 )
 

@@ -403,7 +403,7 @@ async def test_padded_pairs_of_one_size_and_one_adapter_are_computed_together(
     wanted = one_by_one.probabilities(rows, given)
     alone = (await _reranker(one_by_one, pool).score(SENTENCES[0], _passages(30), AGENT)).values
 
-    computed = padded_rows.pad(monkeypatch, compiled_encoder)
+    computed = padded_rows.computed_together(monkeypatch)
     model = _compiled(folder, kept, dtype="float32", parallel=2)
     assert model.probabilities(rows, given) == pytest.approx(wanted, abs=1e-5)
     assert max(computed) == 4

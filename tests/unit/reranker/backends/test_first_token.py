@@ -133,8 +133,8 @@ def test_the_model_is_as_before_afterwards(folder: Path) -> None:
 
 @pytest.mark.skipif(cpu_engine.installed_version() is None, reason="openvino is not installed")
 def test_what_is_converted_returns_one_state(folder: Path, tmp_path: Path) -> None:
-    conversion.convert(load(folder, CPU), tmp_path, changeable=False, masked=False)
-    layers = CompiledLayers(tmp_path / compiled_encoder.LAYERS, bfloat16=False, parallel=1, masked=False)
+    conversion.convert(load(folder, CPU), tmp_path, changeable=False)
+    layers = CompiledLayers(tmp_path / compiled_encoder.LAYERS, bfloat16=False, parallel=1)
     assert layers.states(np.zeros((5, 32), np.float32), [[1] * 9], [[0] * 9])[0].shape == (1, 32)
     states = np.load(tmp_path / compiled_encoder.CHECKED)["states_3"]
     assert states.shape == (1, 32)

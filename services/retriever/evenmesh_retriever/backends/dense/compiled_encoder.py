@@ -25,7 +25,6 @@ from evenmesh_kit.compute.openvino_runtime import (
     CompiledLayers,
     CompiledModel,
     multiplies_bfloat16,
-    pads_rows,
 )
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
 from evenmesh_retriever.domain import VectorArray
@@ -47,7 +46,7 @@ TOKENIZER: Final = "tokenizer.json"
 ABOUT: Final = "about.json"
 """What else a conversion says of the model, as :class:`CompiledEncoder` reads it."""
 
-_VERSION: Final = "3"
+_VERSION: Final = "4"
 """Raise it when the same model is converted to something else than before."""
 MODULE: Final = "evenmesh_retriever.backends.dense.conversion"
 """What converts a model."""
@@ -82,8 +81,7 @@ class CompiledEncoder:
     ) -> None:
         source = _source(model)
         bfloat16 = precision == "bf16" or (precision == "auto" and multiplies_bfloat16())
-        masked = pads_rows(bfloat16=bfloat16)
-        given = {"model": model, "options": options._asdict(), "masked": masked}
+        given = {"model": model, "options": options._asdict()}
         folder = converting.conversion(conversions, MODULE, source, given, version=_VERSION)
         self.name = Path(model).name if Path(model).is_dir() else model
         self.precision = "bf16" if bfloat16 else "fp32"
@@ -99,7 +97,7 @@ class CompiledEncoder:
             idle_memory.register(self._words)
             parallel = usable_cores()
             self._layers = CompiledLayers(
-                folder / LAYERS, bfloat16=bfloat16, parallel=parallel, masked=masked, most=self.max_tokens
+                folder / LAYERS, bfloat16=bfloat16, parallel=parallel, most=self.max_tokens
             )
             self._pooling = CompiledModel(folder / POOLING, bfloat16=False, parallel=parallel)
             self._check(np.load(folder / VECTORS, allow_pickle=False), _LEAST_COSINE[bfloat16])

@@ -1,9 +1,8 @@
 """Convert a dense encoder for OpenVINO, in a process of its own: ``python -m`` this module.
 
-It reads one JSON object from standard input: ``model``; ``options``; ``masked``, whether its layers are to
-read a mask; and ``folder``, which is there and empty. It writes there what
-:class:`evenmesh_retriever.backends.dense.compiled_encoder.CompiledEncoder` reads. What cannot be converted
-ends it with status 1 and one line on standard output that says why.
+It reads one JSON object from standard input: ``model``; ``options``; and ``folder``, which is there and
+empty. It writes there what :class:`evenmesh_retriever.backends.dense.compiled_encoder.CompiledEncoder` reads.
+What cannot be converted ends it with status 1 and one line on standard output that says why.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class _Pooling(nn.Module):
         return found
 
 
-def convert(encoder: SentenceEncoder, folder: Path, *, masked: bool) -> None:
-    """Write the conversion of an encoder, which computes in float32 on the CPU; its layers may read a mask.
+def convert(encoder: SentenceEncoder, folder: Path) -> None:
+    """Write the conversion of an encoder, which computes in float32 on the CPU.
 
     Raises:
         EngineError: it has parts that OpenVINO does not compute, or OpenVINO cannot convert it.
@@ -68,7 +67,7 @@ def convert(encoder: SentenceEncoder, folder: Path, *, masked: bool) -> None:
     if len(tokenizer.encode("").ids) < FEWEST:
         raise EngineError("its tokenizer reads a short text as fewer than two tokens")
     words = base.get_input_embeddings()
-    convert_layers(base, folder / compiled_encoder.LAYERS, masked=masked)
+    convert_layers(base, folder / compiled_encoder.LAYERS)
     states = torch.randn(1, TRACED, words.embedding_dim)
     openvino_conversion.convert(
         _Pooling(others), [states], [[1, -1, words.embedding_dim]], folder / compiled_encoder.POOLING
@@ -94,7 +93,7 @@ def main() -> int:
         encoder = SentenceEncoder(
             given["model"], ModelOptions(**given["options"]), device="cpu", precision="fp32"
         )
-        convert(encoder, Path(given["folder"]), masked=given["masked"])
+        convert(encoder, Path(given["folder"]))
     except (CannotStart, EngineError, OSError) as error:
         sys.stdout.write(one_line(error))
         return 1

@@ -44,7 +44,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conversions:
             encoder = SentenceEncoder(given["model"], options, device="cpu", precision="fp32")
         except CannotStart as error:
             raise EngineError(str(error)) from None
-        conversion.convert(encoder, folder, masked=given["masked"])
+        conversion.convert(encoder, folder)
 
     monkeypatch.setattr(converting, "convert", convert)
     return Conversions(tmp_path / "openvino")
@@ -97,7 +97,7 @@ def test_padded_texts_of_one_size_are_encoded_together(
     texts = [*TEXTS, *(f"a lamp at night {at}" for at in range(20))]
     alone = CompiledEncoder(str(plain), ModelOptions(), precision="fp32", conversions=kept)
     wanted = alone.encode_passages(texts, lambda _: None)
-    computed = padded_rows.pad(monkeypatch, compiled_encoder)
+    computed = padded_rows.computed_together(monkeypatch)
     encoder = CompiledEncoder(str(plain), ModelOptions(), precision="fp32", conversions=kept)
     computed.clear()
     done: list[int] = []
