@@ -94,7 +94,7 @@ class CompiledLayers(CompiledModel):
     def size(self, count: int) -> int:
         """Return the tokens that a row of so many is computed with: its own number alone decides."""
         whole = -(-count // _TILE) * _TILE
-        return whole if self._most is None or whole <= self._most else count
+        return whole if self._most is None else max(count, min(whole, self._most))
 
     def try_together(
         self,
@@ -105,16 +105,25 @@ class CompiledLayers(CompiledModel):
     ) -> None:
         """Compute padded rows together from now on, if this one is the same to the last bit in company.
 
+        So must one be that is four times as long: how products are split depends on their size.
+
         Args:
             words: as of :meth:`states`.
             ids: as of :meth:`states`.
             types: as of :meth:`states`.
             changes: as of :meth:`states`.
         """
-        alone = self.states(words, [ids], None if types is None else [types], changes)[0]
-        rows = [ids] * _TOGETHER
-        found = self.states(words, rows, None if types is None else [types] * _TOGETHER, changes)
-        self._together = _TOGETHER if all(np.array_equal(one, alone) for one in found) else 1
+
+        def states(times: int, rows: int) -> list[NDArray[np.float32]]:
+            row = (list(ids) * times)[: self._most]
+            segments = None if types is None else [(list(types) * times)[: self._most]] * rows
+            return self.states(words, [row] * rows, segments, changes)
+
+        def alike(times: int) -> bool:
+            (alone,) = states(times, 1)
+            return all(np.array_equal(one, alone) for one in states(times, _TOGETHER))
+
+        self._together = _TOGETHER if alike(1) and alike(4) else 1
 
     def states(
         self,
