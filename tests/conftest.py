@@ -27,6 +27,8 @@ settings.load_profile("untimed")
 gc.disable()
 
 TESTS: Final = Path(__file__).parent
+_SAID: Final = 4000
+"""Characters of why a test ran again, its end: the second try often fails otherwise, or not at all."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -77,7 +79,10 @@ def _file(item: pytest.Item) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end, in one line, what was not run for want of which packages."""
+    """Say at the end why tests ran again, and in one line what was not run for want of which packages."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_sep("_", f"ran again: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext[-_SAID:])
     reports = terminalreporter.stats.get("skipped", [])
     if line := missing(str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)):
         terminalreporter.write_line(line)
