@@ -586,7 +586,7 @@ def test_cranfield_is_ranked_as_by_the_model_in_the_process(
     if request.node.callspec.params["any_encoder"] == "remote over gRPC":
         pytest.skip("its vectors are those of TEI over HTTP, and a call for each text takes a while")
     exact_gain: float = request.getfixturevalue("exact_gain")
-    assert asyncio.run(cranfield_gain(any_encoder, tmp_path)) == pytest.approx(exact_gain, abs=5e-3)
+    assert asyncio.run(cranfield_gain(any_encoder, tmp_path)) == pytest.approx(exact_gain, abs=1e-3)
     assert exact_gain > 0.5
 
 

@@ -309,7 +309,7 @@ async def test_a_generator_that_is_away(serve: Serve) -> None:
 async def test_the_deadline_travels(generator: Generators, serve: Serve) -> None:
     server, judge = generator
     await _rerank(await serve(generator_target=server.address), timeout=300)
-    assert 0 < judge.seconds_left[0] < 302  # gRPC says whole seconds of so many, rounded up
+    assert 0 < judge.seconds_left[0] < 302  # gRPC rounds so many up to seconds, in each of two calls
 
 
 async def test_a_caller_that_leaves_cancels_the_generators_call(generator: Generators, serve: Serve) -> None:

@@ -22,7 +22,7 @@ def _asked() -> tuple[str, list[Passage]]:
 
 
 def _alike(one: list[float], other: list[float]) -> bool:
-    return torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-4)
+    return torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-5)
 
 
 def test_fresh_changes_change_nothing_and_drawn_ones_score_alike_everywhere(

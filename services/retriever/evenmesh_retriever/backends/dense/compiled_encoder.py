@@ -122,7 +122,7 @@ class CompiledEncoder:
         def encode(batch: list[str]) -> list[VectorArray]:
             return self._vectors([self._passage_prompt + text for text in batch])
 
-        found = in_batches(texts, 1 if self._layers.together == 1 else CPU_ROWS, encode, progress)
+        found = in_batches(texts, CPU_ROWS, encode, progress)
         return np.array(found, dtype=np.float32).reshape(-1, self.dimension)
 
     def _vectors(self, texts: Sequence[str]) -> list[VectorArray]:
