@@ -3,7 +3,9 @@
 ``python -m benchmarks.agent_study worth`` asks what every candidate is worth to an agent; ``start`` ranks
 with the model that ships, which training begins with; ``learned 1`` trains on feedback by seed 1,
 ``without-ids 1`` without telling the model who asks, and ``blended 1`` takes the mean of the weights before
-and after. ``listwise 1`` trains in the way that :mod:`benchmarks.agent_study.choosing` found best. Each
+and after. ``listwise 1`` trains in the way that :mod:`benchmarks.agent_study.choosing` found best.
+``fused 1`` changes no weight of the model, and chooses for each agent how its scores are fused with BM25's;
+``shared 1`` chooses for all agents together, and ``asked`` fuses as the model that ships asks for. Each
 writes its records. ``--shallow`` ranks as many candidates as training of ``learned`` looks at.
 """
 
@@ -20,14 +22,25 @@ import torch
 
 from benchmarks.agent_study import learning, records
 from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import DEPTH, SHALLOW, Orders, rank, rows
-from benchmarks.agent_study.records import BLENDED, LEARNED, LISTWISE, START, WITHOUT_IDS
+from benchmarks.agent_study.ranking import DEPTH, SHALLOW, Probabilities, fused, ordered, rows, score
+from benchmarks.agent_study.records import (
+    ASKED,
+    BLENDED,
+    FUSED,
+    LEARNED,
+    LISTWISE,
+    SHARED,
+    START,
+    WITHOUT_IDS,
+)
 from benchmarks.agent_study.sets import TEST, World, world
 from evenmesh_reranker import bundled
 from evenmesh_training.ium.offline import MODEL
+from evenmesh_training.ium.start import fusions_of
 
 WORTH = "worth"
-TRAINED = (LEARNED, WITHOUT_IDS, BLENDED, LISTWISE)
+TRAINED = (LEARNED, WITHOUT_IDS, BLENDED, LISTWISE, FUSED, SHARED)
+RECIPES = {LISTWISE: learning.LISTWISE, FUSED: learning.FUSED, SHARED: learning.FUSED}
 
 
 def main() -> None:
@@ -38,7 +51,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--home", type=Path, default=Path("build/agent-study"), help="for models")
-    parser.add_argument("what", choices=(WORTH, START, *TRAINED))
+    parser.add_argument("what", choices=(WORTH, START, ASKED, *TRAINED))
     parser.add_argument("seed", type=int, nargs="?", choices=learning.SEEDS)
     parser.add_argument("--shallow", action="store_true", help=f"rank {SHALLOW} candidates, not {DEPTH}")
     given = parser.parse_args()
@@ -48,30 +61,35 @@ def main() -> None:
     shared = world()
     agents = Agents(shared)
     home: Path = given.home
-    ids = given.what in (LEARNED, BLENDED, LISTWISE)
+    ids = given.what in (LEARNED, BLENDED, LISTWISE, FUSED)
     if given.what == WORTH:
         records.write_worth(_worth(shared, agents))
         return
     start: Path = home / ("start-shallow.json" if given.shallow else "start.json")
-    before: Orders | None = None
+    before: Probabilities | None = None
     if given.what != START:
         if not start.is_file():
             parser.error(f"{start} is missing, which rankings are compared with: run {START} first")
         before = json.loads(start.read_bytes())
     model = bundled.assemble(home / "bundled")
-    if given.what != START:
-        recipe = learning.LISTWISE if given.what == LISTWISE else learning.RECIPE
+    if given.what in TRAINED:
+        recipe = RECIPES.get(given.what, learning.RECIPE)
         folder = home / recipe.name / str(given.seed)
         run = learning.learned(shared, agents, model, seed=given.seed, ids=ids, folder=folder, recipe=recipe)
         model = asyncio.run(run)
         if given.what == BLENDED:
             model = learning.blended(model, folder / "start" / MODEL, folder / BLENDED)
     depth = SHALLOW if given.shallow else DEPTH
-    orders = rank(shared, agents, model, conversions=home / "conversions", ids=ids, depth=depth)
+    scores: Probabilities
+    if before is not None and given.what in (ASKED, FUSED, SHARED):
+        scores = fused(shared, agents, before, fusions_of(model), ids=ids)
+    else:
+        scores = score(shared, agents, model, conversions=home / "conversions", ids=ids, depth=depth)
     if before is None:
-        start.write_text(json.dumps(orders))
+        start.write_text(json.dumps(scores))
     records.write(
-        rows(orders, before), records.path(given.what, given.seed, SHALLOW if given.shallow else None)
+        rows(ordered(scores), None if before is None else ordered(before)),
+        records.path(given.what, given.seed, SHALLOW if given.shallow else None),
     )
 
 

@@ -23,6 +23,7 @@ from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_training.ium.plan import AgentTable
+from evenmesh_training.ium.result_cache import Candidates
 
 _TOGETHER: Final = 16
 
@@ -42,16 +43,21 @@ class Agents:
         self._index = CsrIndex(build(contents), Lucene(), choose())
         self._vectors: dict[str, FloatArray] = {}
 
-    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
-        """Return BM25's best passages for a question, best first: Lucene's idf, English analyzer."""
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
+        """Return BM25's best passages for a question: Lucene's idf, English analyzer."""
         if retriever != "bm25":
             raise ValueError(retriever)
-        return self.found(question, depth)
+        return self.search(question, depth)
+
+    def search(self, question: str, depth: int) -> Candidates:
+        """Return BM25's best passages for a question, and their scores."""
+        found = self._index.search(self._words.tokens(question), depth)
+        passages = tuple(self._passages[row] for row in found.rows.tolist())
+        return Candidates(passages, tuple(found.scores.tolist()))
 
     def found(self, question: str, depth: int) -> list[Passage]:
         """Return BM25's best passages for a question, best first."""
-        rows = self._index.search(self._words.tokens(question), depth).rows.tolist()
-        return [self._passages[row] for row in rows]
+        return list(self.search(question, depth).passages)
 
     async def answers(
         self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]], *, beams: int = 1

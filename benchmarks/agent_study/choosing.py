@@ -19,7 +19,7 @@ import torch
 from benchmarks import csv_rows
 from benchmarks.agent_study import learning
 from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import rank
+from benchmarks.agent_study.ranking import ordered, score
 from benchmarks.agent_study.records import OUT, START
 from benchmarks.agent_study.sets import TEST, World, world
 from evenmesh_reranker import bundled
@@ -66,7 +66,7 @@ def split(whole: World) -> World:
 
 def worth(shared: World, agents: Agents, model: Path, *, conversions: Path, ids: bool) -> dict[str, float]:
     """Return the mean utility of what a model ranks first, by agent."""
-    orders = rank(shared, agents, model, conversions=conversions, ids=ids, depth=DEPTH)
+    orders = ordered(score(shared, agents, model, conversions=conversions, ids=ids, depth=DEPTH))
     found = {}
     for agent in shared.plan.agents:
         utilities = []

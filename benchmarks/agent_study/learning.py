@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import LONGEST
+from benchmarks.agent_study.ranking import DEPTH, LONGEST
 from benchmarks.agent_study.sets import World
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_lab.files.agent_runs import OFFLINE
@@ -45,6 +45,16 @@ LISTWISE: Final = RECIPE.model_copy(
     }
 )
 """Chosen by ``benchmarks.agent_study.choosing``."""
+FUSED: Final = IumRecipe(
+    name="agent-study-fusion",
+    learns="fusion",
+    rounds=1,
+    depth=DEPTH,
+    queries=200,
+    evaluation_split="test",
+    max_length=LONGEST,
+)
+"""No weight of the model changes."""
 
 
 class _Lines:

@@ -16,6 +16,8 @@ from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_reranker.backends.loading import loader
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs
+from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_training.ium.fusing import Scored
 
 DEPTH: Final = 100
 """Candidates of BM25 that are ranked."""
@@ -26,12 +28,14 @@ LONGEST: Final = 144
 
 Orders = Mapping[str, Mapping[str, Sequence[int]]]
 """By agent and question the candidates' places in BM25's order, best first."""
+Probabilities = Mapping[str, Mapping[str, Sequence[float]]]
+"""By agent and question a model's probability of each candidate, in BM25's order."""
 
 
-def rank(
+def score(
     world: World, agents: Agents, model: Path, *, conversions: Path, ids: bool, depth: int = DEPTH
-) -> Orders:
-    """Return how a model ranks the candidates of each agent and question.
+) -> Probabilities:
+    """Return a model's probabilities of the candidates of each agent and question.
 
     Args:
         world: what is asked.
@@ -50,18 +54,53 @@ def rank(
         conversions=Conversions(conversions),
         max_length=LONGEST,
     ).full(model, "study", provenance="study", created_at=datetime.now(UTC))
-    orders: dict[str, dict[str, list[int]]] = {}
+    found_of: dict[str, dict[str, list[float]]] = {}
     for agent in world.plan.agents:
         reads = agent.agent if ids else Agent()
-        of_agent = orders[agent.name] = {}
+        of_agent = found_of[agent.name] = {}
         for task in world.plan.of(agent, TEST):
             found = agents.found(task.question, depth)
             texts = [pairs.passage_text(one.title, one.text) for one in found]
             rows = computed.rows(task.question, texts, reads)
-            scores = np.array(pairs.probabilities(computed, rows, [None] * len(rows)))
-            # Equal scores keep BM25's order.
-            of_agent[task.id] = np.argsort(-scores, kind="stable").tolist()
-    return orders
+            of_agent[task.id] = list(pairs.probabilities(computed, rows, [None] * len(rows)))
+    return found_of
+
+
+def fused(
+    world: World, agents: Agents, scores: Probabilities, fusions: Fusions, *, ids: bool
+) -> Probabilities:
+    """Return what an ask scores the candidates with BM25 as first stage.
+
+    Args:
+        world: what is asked.
+        agents: find the candidates.
+        scores: of the model alone.
+        fusions: of the model.
+        ids: whether agents have fusions of their own.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for agent in world.plan.agents:
+        how = fusions.of(agent.agent if ids else Agent())
+        of_agent = found[agent.name] = {}
+        for task in world.plan.of(agent, TEST):
+            values = scores[agent.name][task.id]
+            candidates = agents.search(task.question, len(values))
+            names = [one.id for one in candidates.passages]
+            if values:
+                fused = Scored.of(candidates, dict(zip(names, values, strict=True))).scores(how)
+                values = [fused[name] for name in names]
+            of_agent[task.id] = list(values)
+    return found
+
+
+def ordered(scores: Probabilities) -> Orders:
+    """Return how scores rank the candidates; equal ones keep BM25's order."""
+    return {
+        agent: {
+            query: np.argsort(-np.array(values), kind="stable").tolist() for query, values in of_agent.items()
+        }
+        for agent, of_agent in scores.items()
+    }
 
 
 def rows(orders: Orders, before: Orders | None = None) -> Iterator[dict[str, Any]]:

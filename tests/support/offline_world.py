@@ -10,6 +10,7 @@ from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.plan import AgentTable, AgentTasks, Task
 from evenmesh_training.ium.recipe import IumRecipe
+from evenmesh_training.ium.result_cache import Candidates
 from tests.support.tiny_models import SENTENCES
 
 PLACEMENT = Placement(torch.device("cpu"), torch.float32)
@@ -48,9 +49,10 @@ class RuleMesh:
         self.found: list[str] = []
         self._refuses = refuses
 
-    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
         self.found.append(question)
-        return PASSAGES[:depth] if retriever == "bm25" else PASSAGES[:depth][::-1]
+        found = PASSAGES[:depth] if retriever == "bm25" else PASSAGES[:depth][::-1]
+        return Candidates(tuple(found), tuple(float(depth - at) for at in range(len(found))))
 
     async def answers(
         self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]], *, beams: int

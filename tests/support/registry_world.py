@@ -10,7 +10,8 @@ from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.security.caller import DEFAULT_TENANT
-from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.ports import Promotions, VersionStore
 from evenmesh_reranker.models.registry import ModelRegistry
@@ -35,8 +36,8 @@ class Model:
         self.agents: list[Agent] = []
 
     @property
-    def fusion(self) -> Fusion:
-        return Fusion(0.0)
+    def fusions(self) -> Fusions:
+        return Fusions()
 
     @property
     def parallel(self) -> int:

@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from evenmesh_reranker.domain import Agent, Best, Fusion, Passage, Scores
+from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.models.fusions import Fusions
 
 
 class Reranker(Protocol):
@@ -90,7 +91,7 @@ class LoadedModel(Protocol):
         """Tokens of tasks and models, ascending; empty if the model ranks the same for all agents."""
 
     @property
-    def fusion(self) -> Fusion:
+    def fusions(self) -> Fusions:
         """How its scores are fused with those of a first stage by default; weight 0: not at all."""
 
     def knows(self, agent: Agent) -> bool:

@@ -48,7 +48,7 @@ def ium(
         Path,
         typer.Option(metavar="RUN", help="Folder of the run; the same command resumes it."),
     ],
-    recipe: Annotated[str, typer.Option(help="TOML file, or a preset: laptop, paper.")] = "laptop",
+    recipe: Annotated[str, typer.Option(help="TOML file, or a preset: fusion, laptop, paper.")] = "laptop",
     start: Annotated[
         str,
         typer.Option(
@@ -146,6 +146,10 @@ def ium(
             problems.extend(error.problems)
     if plan is not None and chosen is not None:
         problems.extend(plan.without(chosen.evaluation_split))
+    if online and chosen is not None and chosen.learns != "model":
+        problems.append(
+            f"--online: ranks by the model alone, and the recipe learns {chosen.learns}; leave one out"
+        )
     if problems or plan is None or chosen is None:
         _refuse(screen, problems)
     if threads is not None:
@@ -220,7 +224,9 @@ class _Run:
                 timeout=asking.timeout,
                 retry_for_s=asking.retry_for,
             )
-            wrong = await mesh_answers.problems(mesh, self.plan.tasks[0].question, self.plan.agents)
+            wrong = await mesh_answers.problems(
+                mesh, self.plan.tasks[0].question, self.plan.agents, retriever=self.recipe.retriever
+            )
             if wrong:
                 from evenmesh_training.ium.plan import PlanError
 

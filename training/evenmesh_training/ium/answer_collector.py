@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.plan import AgentTable, Task
 from evenmesh_training.ium.recipe import IumRecipe
-from evenmesh_training.ium.result_cache import ResultCache
+from evenmesh_training.ium.result_cache import Candidates, ResultCache
 
 _T = TypeVar("_T")
 
@@ -18,8 +18,8 @@ _T = TypeVar("_T")
 class Mesh(Protocol):
     """Source of candidates and answers. It retries by itself: the errors it raises will not pass."""
 
-    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
-        """Return a retriever's best passages of the collection, best first."""
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
+        """Return a retriever's best passages of the collection."""
         ...
 
     async def answers(
@@ -71,25 +71,26 @@ class AnswerCollector:
     in_flight: int
 
     async def candidates(
-        self, tasks: Sequence[Task], what: str, *, retriever: str = "bm25"
-    ) -> list[list[Passage]]:
-        """Return a retriever's best passages for each task, as many as the recipe says.
+        self, tasks: Sequence[Task], what: str, *, retriever: str | None = None
+    ) -> list[Candidates]:
+        """Return a retriever's best passages for each task, the recipe's by default, as many as that says.
 
         Raises:
             StoppedError: it was asked to stop.
             MeshError: the mesh rejects a call, or was away for too long.
         """
-        depth = self.recipe.depth
+        depth, name = self.recipe.depth, retriever or self.recipe.retriever
         questions = list(dict.fromkeys(task.question for task in tasks))
-        todo = [one for one in questions if self.cache.candidates(retriever, one, depth) is None]
+        todo = [one for one in questions if self.cache.candidates(name, one, depth) is None]
         self.progress.begins(f"{what}: candidates", len(questions), len(questions) - len(todo))
 
         async def find(question: str) -> None:
-            found = await self.mesh.candidates(question, retriever=retriever, depth=depth)
-            self.cache.keep_candidates(retriever, question, depth, found)
+            found = await self.mesh.candidates(question, retriever=name, depth=depth)
+            self.cache.keep_candidates(name, question, depth, found)
 
         await self._each(todo, find, self.progress.advances)
-        return [self.cache.candidates(retriever, task.question, depth) or [] for task in tasks]
+        nothing = Candidates((), ())
+        return [self.cache.candidates(name, task.question, depth) or nothing for task in tasks]
 
     async def answer(
         self, wanted: Sequence[tuple[AgentTable, Task, list[list[str]]]], what: str = ""

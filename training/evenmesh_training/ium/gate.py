@@ -19,7 +19,8 @@ import numpy as np
 from evenmesh_core.fusion import log_odds_fusion
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_core.ranking_metrics import ranking_metrics
-from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.models.fusions import Fusions
 
 FILE = "gate.json.gz"
 
@@ -28,7 +29,7 @@ class Ranking(Protocol):
     """What ranks for an agent."""
 
     @property
-    def fusion(self) -> Fusion:
+    def fusions(self) -> Fusions:
         """How its scores are fused with those of a first stage."""
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
@@ -78,7 +79,7 @@ class Gate:
 
     def values(self, ranking: Ranking, agent: Agent) -> list[float]:
         """Return nDCG@10 of each question, [0, 1], ranked for an agent as an ask without options ranks."""
-        fusion = ranking.fusion
+        fusion = ranking.fusions.of(agent)
         rankings, judgements = {}, {}
         for at, one in enumerate(self._questions):
             scores = np.array(ranking.scores(one.query, one.passages, agent))

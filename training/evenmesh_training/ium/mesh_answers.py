@@ -16,6 +16,7 @@ from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.functions import Functions
 from evenmesh_training.ium.plan import AgentTable, PlanError
+from evenmesh_training.ium.result_cache import Candidates
 
 AUGMENTATIONS: Final[dict[str, Augmentation | None]] = {
     "fid": "fusion_in_decoder",
@@ -55,14 +56,14 @@ class MeshAnswers:
     timeout: float = 600.0
     retry_for_s: float = 600.0
 
-    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
-        """Return a retriever's best passages for a question, best first.
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
+        """Return a retriever's best passages for a question.
 
         Raises:
             MeshError: the mesh rejects the call, or was away for too long.
         """
 
-        async def ask() -> list[Passage]:
+        async def ask() -> Candidates:
             found = await self.client.retrieve(
                 question,
                 collection=self.collection,
@@ -72,8 +73,12 @@ class MeshAnswers:
                 timeout=self.timeout,
             )
             self.note(f"index of {retriever}", found.index_version)
-            ranked = (found.passages[at] for at in found.rankings[0])
-            return [Passage(one.id, one.title, one.text) for one in ranked]
+            places = found.rankings[0]
+            ranked = (found.passages[at] for at in places)
+            return Candidates(
+                tuple(Passage(one.id, one.title, one.text) for one in ranked),
+                tuple(found.scores[at] for at in places),
+            )
 
         return await with_retries(ask, f"query {question!r}", self.watcher, retry_for_s=self.retry_for_s)
 
@@ -134,19 +139,22 @@ class MeshAnswers:
         return texts
 
 
-async def problems(mesh: MeshAnswers, question: str, agents: Sequence[AgentTable]) -> list[str]:
+async def problems(
+    mesh: MeshAnswers, question: str, agents: Sequence[AgentTable], *, retriever: str = "bm25"
+) -> list[str]:
     """Ask each agent once, and return what the mesh would reject of a run, a line each.
 
     Args:
         mesh: the mesh.
         question: a question of the run.
         agents: the agents of the run.
+        retriever: finds candidates.
 
     Raises:
         MeshError: the mesh does not answer.
     """
     try:
-        found = await mesh.candidates(question, retriever="bm25", depth=1)
+        found = await mesh.candidates(question, retriever=retriever, depth=1)
     except MeshError as error:
         if may_pass(error.code.name, error.reason):
             raise
@@ -154,7 +162,7 @@ async def problems(mesh: MeshAnswers, question: str, agents: Sequence[AgentTable
     wrong: list[str] = []
     for agent in {one.writer: one for one in agents}.values():
         try:
-            await mesh.answers(agent, question, [found])
+            await mesh.answers(agent, question, [found.passages])
         except PlanError as error:
             wrong.extend(error.problems)
         except MeshError as error:

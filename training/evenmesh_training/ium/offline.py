@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -30,8 +31,10 @@ from evenmesh_lab.files.agent_runs import (
     write_agent_runs,
 )
 from evenmesh_lab.files.trained_texts import TrainingTexts, trained_texts_of
-from evenmesh_training.ium import learning, start
+from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_training.ium import fusing, learning, start
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
+from evenmesh_training.ium.fusing import Scored
 from evenmesh_training.ium.learning import Example
 from evenmesh_training.ium.plan import TRAIN, AgentTable, AgentTasks, Task
 from evenmesh_training.ium.ranking import Ranker
@@ -42,8 +45,11 @@ MODEL: Final = "model"
 CHECKPOINT: Final = "learning.pt"
 RUNS: Final = "runs.jsonl"
 FEEDBACK: Final = "feedback.json"
-_QUERIES, _CANDIDATES = 7, 8
-"""Set the random choices of queries and of candidates apart from other draws of the same seed."""
+ALONE: Final = "alone"
+"""Folder of a round's model until its fusion is chosen."""
+FUSION: Final = "fusion.json"
+_QUERIES, _CANDIDATES, _HELD_OUT = 7, 8, 9
+"""Set the random choices of queries, of candidates and of those held out apart from other draws of a seed."""
 _CERTAIN: Final = 1e-6
 """How far from 0 and 1 a score counts at least."""
 
@@ -100,7 +106,12 @@ class Offline:
             begun.parent.mkdir(parents=True, exist_ok=True)
             agents = [one.agent for one in self.plan.agents]
             made = await asyncio.to_thread(
-                start.start, self.begin, agents, seed=self.seed, max_length=self.recipe.max_length
+                start.start,
+                self.begin,
+                agents,
+                seed=self.seed,
+                max_length=self.recipe.max_length,
+                fuses=self.recipe.fuses,
             )
             await asyncio.to_thread(start.save, *made, begun, start.texts_of(self.begin))
         for system in systems:
@@ -112,29 +123,33 @@ class Offline:
 
     async def _learn(self, system: System, learner: Learner, begun: Path) -> None:
         """Run Algorithm 1 for one model."""
-        folder = begun
+        folder, fuses = begun, self.recipe.fuses
         if system.first == 0:
             await self._measure(system, learner, 0, folder)
         for number in range(1, learner.rounds + 1):
             home = self.folder / learner.folder / f"round-{number}"
             if not (home / MODEL).is_dir():
                 home.mkdir(parents=True, exist_ok=True)
-                collected = await self._collect(learner, folder, number)
-                data = {
-                    "round": number,
-                    "examples": len(collected.examples),
-                    "unknown": collected.unknown,
-                    "mean_utility": collected.useful,
-                }
-                (home / FEEDBACK).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-                await self._train(learner, folder, home, collected, number)
+                learned = folder if self.recipe.learns == "fusion" else home / (ALONE if fuses else MODEL)
+                if not learned.is_dir():
+                    collected = await self._collect(learner, folder, number)
+                    data = {
+                        "round": number,
+                        "examples": len(collected.examples),
+                        "unknown": collected.unknown,
+                        "mean_utility": collected.useful,
+                    }
+                    (home / FEEDBACK).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                    await self._train(learner, folder, learned, collected, number)
+                if fuses:
+                    await self._fuse(learner, learned, home, number)
             folder = home / MODEL
             if number >= system.first:
                 await self._measure(system, learner, number, folder)
 
     async def _collect(self, learner: Learner, folder: Path, number: int) -> Collected:
         """Expectation: collect utilities of k passages, as the current model ranks or draws them."""
-        units = [(agent, task) for agent in learner.agents for task in self._chosen(agent)]
+        units = [(agent, task) for agent in learner.agents for task in self._learned_from(agent)]
         ranked = await self._rank(learner, folder, units, f"{learner.folder} round {number}")
         rng = np.random.default_rng((self.seed, _CANDIDATES, number))
         contexts = [
@@ -169,10 +184,41 @@ class Offline:
         (drawn,) = sample_rankings(log_odds / self.recipe.temperature, num_rankings=1, k=k, rng=rng)
         return [found[at] for at in drawn.tolist()]
 
+    async def _fuse(self, learner: Learner, alone: Path, home: Path, number: int) -> None:
+        """Choose how a model's scores are fused for each agent, by queries that it did not learn from."""
+        units = [(agent, task) for agent in learner.agents for task in self._fused_by(agent)]
+        what = f"{learner.folder} round {number}: fusion"
+        before = start.fusions_of(alone).others
+        found = await self.collector.candidates([task for _, task in units], what)
+        ranked = await self._rank(learner, alone, units, what)
+        scored = [Scored.of(*one) for one in zip(found, ranked, strict=True) if one[1]]
+        units = [unit for unit, scores in zip(units, ranked, strict=True) if scores]
+        wanted = [
+            fusing.needed(one, agent.passages, before) for one, (agent, _) in zip(scored, units, strict=True)
+        ]
+        contexts = [(*unit, [[one] for one in names]) for unit, names in zip(units, wanted, strict=True)]
+        await self.collector.answer(contexts, f"{what}: feedback")
+        judged = []
+        for (agent, task), one, names in zip(units, scored, wanted, strict=True):
+            known = {name: self.collector.utility(agent, task, [name])[0] for name in names}
+            utilities = {name: value for name, value in known.items() if value is not None}
+            judged.append(fusing.Judged(learner.reads(agent), one, utilities, agent.passages))
+        chosen = await asyncio.to_thread(fusing.choose, judged, before)
+        (home / FUSION).write_text(json.dumps(chosen.dumped(), indent=1) + "\n", encoding="utf-8")
+        texts = trained_texts_of(alone, self.begin)
+        if judged:
+            asked = (task.question for _, task in units)
+            shown = (one.text for names in wanted for one in self.collector.cache.passages(names))
+            texts = texts.followed_by(TrainingTexts.of(what, asked, shown))
+        await asyncio.to_thread(start.copy_fused, alone, home / MODEL, chosen, texts)
+        if alone.name == ALONE:
+            shutil.rmtree(alone)
+
     async def _train(
-        self, learner: Learner, before: Path, home: Path, collected: Collected, number: int
+        self, learner: Learner, before: Path, after: Path, collected: Collected, number: int
     ) -> None:
         """Maximisation: train the next parameters from those before."""
+        home = after.parent
         # Order and withheld ids differ between rounds, not only between epochs.
         drawn = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)
         options = self.recipe.options(int(drawn[0] >> np.uint64(1)))
@@ -218,7 +264,7 @@ class Offline:
             asked = (one.query for one in collected.examples)
             shown = (one.text for one in collected.examples)
             texts = texts.followed_by(TrainingTexts.of(name, asked, shown))
-        await asyncio.to_thread(start.save, tokenizer, model.to("cpu"), home / MODEL, texts)
+        await asyncio.to_thread(start.save, tokenizer, model.to("cpu"), after, texts)
         checkpoint.unlink(missing_ok=True)
 
     async def _measure(self, system: System, learner: Learner, number: int, folder: Path) -> None:
@@ -228,7 +274,7 @@ class Offline:
             return
         units = self._evaluated(learner.agents)
         what = f"{system.name} after round {number}"
-        ranked = await self._rank(learner, folder, units, what)
+        ranked = await self._served(learner, folder, units, what)
         version = model_files.version(folder)
         records = await self._records(units, [list(scores) for scores in ranked], what)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -253,10 +299,10 @@ class Offline:
         if path.exists():
             return
         units = self._evaluated(self.plan.agents)
-        retriever = {BM25: "bm25", DENSE: "dense", ORACLE: "bm25"}[system.name]
+        retriever = {BM25: "bm25", DENSE: "dense", ORACLE: None}[system.name]
         tasks = [task for _, task in units]
         found = await self.collector.candidates(tasks, system.name, retriever=retriever)
-        ranked = [[one.id for one in passages] for passages in found]
+        ranked = [[one.id for one in candidates.passages] for candidates in found]
         if system.name == ORACLE:
             ranked = await self._by_utility(units, ranked)
         records = await self._records(units, ranked, system.name)
@@ -310,6 +356,23 @@ class Offline:
             )
         return found
 
+    async def _served(
+        self, learner: Learner, folder: Path, units: Sequence[tuple[AgentTable, Task]], what: str
+    ) -> list[dict[str, float]]:
+        """Return each unit's candidates with their scores as a mesh that serves the model has them."""
+        fusions = start.fusions_of(folder)
+        if self.recipe.learns == "fusion":
+            # The same weights have the same scores.
+            folder = self.folder / "start" / MODEL
+        ranked = await self._rank(learner, folder, units, what)
+        if fusions == Fusions():
+            return ranked
+        found = await self.collector.candidates([task for _, task in units], what)
+        return [
+            Scored.of(candidates, scores).scores(fusions.of(learner.reads(agent))) if scores else scores
+            for candidates, scores, (agent, _) in zip(found, ranked, units, strict=True)
+        ]
+
     async def _rank(
         self, learner: Learner, folder: Path, units: Sequence[tuple[AgentTable, Task]], what: str
     ) -> list[dict[str, float]]:
@@ -319,8 +382,8 @@ class Offline:
         keys = [(ids(learner.reads(agent)), task.question) for agent, task in units]
         known = {key: self.collector.cache.ranking(version, *key, depth) for key in dict.fromkeys(keys)}
         todo = {
-            key: (passages, learner.reads(agent))
-            for key, passages, (agent, _) in zip(keys, found, units, strict=True)
+            key: (candidates.passages, learner.reads(agent))
+            for key, candidates, (agent, _) in zip(keys, found, units, strict=True)
             if known[key] is None
         }
         self.collector.progress.begins(f"{what}: ranking", len(known), len(known) - len(todo))
@@ -342,6 +405,20 @@ class Offline:
             return tasks
         chosen = np.random.default_rng((self.seed, _QUERIES)).permutation(len(tasks))[:most]
         return [tasks[at] for at in sorted(map(int, chosen))]
+
+    def _learned_from(self, agent: AgentTable) -> list[Task]:
+        """Return the training queries that the model learns from."""
+        apart = {task.id for task in self._fused_by(agent)}
+        return [task for task in self._chosen(agent) if task.id not in apart]
+
+    def _fused_by(self, agent: AgentTable) -> list[Task]:
+        """Return the training queries by which the fusion is chosen."""
+        tasks = self._chosen(agent)
+        if self.recipe.learns != "both":
+            return tasks if self.recipe.fuses else []
+        count = round(self.recipe.held_out * len(tasks))
+        drawn = np.random.default_rng((self.seed, _HELD_OUT)).permutation(len(tasks))[:count]
+        return [tasks[at] for at in sorted(map(int, drawn))]
 
     def _evaluated(self, agents: Sequence[AgentTable]) -> list[tuple[AgentTable, Task]]:
         recipe = self.recipe

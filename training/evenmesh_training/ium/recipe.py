@@ -6,9 +6,9 @@ from dataclasses import fields
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from evenmesh_training.ium.learning import Loss, Options
 from evenmesh_training.ium.plan import PlanError, parse
@@ -17,7 +17,10 @@ from evenmesh_training.ium.plan import PlanError, parse
 class IumRecipe(BaseModel):
     """Everything that decides the result, except agents, seed and the model to start from.
 
-    ``rounds`` T of feedback and training; ``depth`` of the candidates that BM25 finds; ``k`` of these that
+    ``learns`` the weights of the ``model``; how its scores are fused with the first stage's for each agent
+    (``fusion``, see :mod:`evenmesh_training.ium.fusing`), in one round; or ``both``, the fusion by a share
+    ``held_out`` of each agent's queries that the model does not learn from. ``retriever`` finds candidates.
+    ``rounds`` T of feedback and training; ``depth`` of the candidates; ``k`` of these that
     each agent judges: the best by the current model, or, with a ``temperature``, drawn by Plackett–Luce from
     its log-odds over the temperature; ``queries`` of each agent in a round, random by seed (0: all);
     ``evaluation`` queries of each agent to measure a round on (0: all), of the split ``evaluation_split``;
@@ -31,6 +34,9 @@ class IumRecipe(BaseModel):
 
     name: Annotated[str, Field(min_length=1)]
     about: str = ""
+    learns: Literal["model", "fusion", "both"] = "model"
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    retriever: Annotated[str, Field(min_length=1, max_length=64)] = "bm25"
     rounds: Annotated[int, Field(ge=1, le=100)] = 3
     depth: Annotated[int, Field(ge=1, le=1000)] = 100
     k: Annotated[int, Field(ge=1, le=256)] = 32
@@ -52,6 +58,17 @@ class IumRecipe(BaseModel):
     loss: Loss = "pointwise"
     frozen_layers: Annotated[int, Field(ge=0)] = 0
     frozen_words: bool = False
+
+    @model_validator(mode="after")
+    def _one_round_of_fusion(self) -> Self:
+        if self.learns == "fusion" and self.rounds != 1:
+            raise ValueError('rounds must be 1 where learns = "fusion": the model does not change')
+        return self
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the fusion is learned."""
+        return self.learns != "model"
 
     def options(self, seed: int) -> Options:
         """Return the options of learning in one round."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,7 +20,7 @@ CREATE TABLE IF NOT EXISTS passage (
     id TEXT PRIMARY KEY, title TEXT NOT NULL, text TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS candidates (
-    retriever TEXT, question TEXT, depth INTEGER, passages TEXT NOT NULL,
+    retriever TEXT, question TEXT, depth INTEGER, passages TEXT NOT NULL, scores TEXT NOT NULL,
     PRIMARY KEY (retriever, question, depth)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answer (
@@ -31,6 +32,14 @@ CREATE TABLE IF NOT EXISTS scored (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A retriever's best passages for a question, best first, and its score of each."""
+
+    passages: tuple[Passage, ...]
+    scores: tuple[float, ...]
 
 
 class ResultCache:
@@ -66,23 +75,26 @@ class ResultCache:
         """Return everything that :meth:`fact` recorded, by name."""
         return {str(name): str(value) for name, value in self._file.execute("SELECT name, value FROM fact")}
 
-    def keep_candidates(self, retriever: str, question: str, depth: int, found: Sequence[Passage]) -> None:
-        """Keep a retriever's best passages for a question, best first."""
+    def keep_candidates(self, retriever: str, question: str, depth: int, found: Candidates) -> None:
+        """Keep a retriever's best passages for a question."""
         self._file.execute("BEGIN IMMEDIATE")
         try:
-            rows = [(one.id, one.title, one.text) for one in found]
+            rows = [(one.id, one.title, one.text) for one in found.passages]
             self._file.executemany("INSERT OR IGNORE INTO passage VALUES (?, ?, ?)", rows)
-            self._keep("candidates", retriever, question, depth, _ids([one.id for one in found]))
+            ids, scores = _ids([one.id for one in found.passages]), json.dumps(found.scores)
+            self._keep("candidates", retriever, question, depth, ids, scores)
         except BaseException:
             self._file.execute("ROLLBACK")
             raise
         self._file.execute("COMMIT")
 
-    def candidates(self, retriever: str, question: str, depth: int) -> list[Passage] | None:
+    def candidates(self, retriever: str, question: str, depth: int) -> Candidates | None:
         """Return kept candidates; None if there are none."""
-        query = "SELECT passages FROM candidates WHERE retriever = ? AND question = ? AND depth = ?"
+        query = "SELECT passages, scores FROM candidates WHERE retriever = ? AND question = ? AND depth = ?"
         row = self._one(query, retriever, question, depth)
-        return None if row is None else self.passages(json.loads(row[0]))
+        if row is None:
+            return None
+        return Candidates(tuple(self.passages(json.loads(row[0]))), tuple(json.loads(row[1])))
 
     def passages(self, ids: Iterable[str]) -> list[Passage]:
         """Return kept passages by id."""

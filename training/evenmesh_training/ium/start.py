@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,27 +25,32 @@ from evenmesh_reranker.backends import encoder
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.default_model import BUNDLED, default_model
+from evenmesh_reranker.models.fusions import FIELD, Fusions
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_training.ium.recipe import IumRecipe
 
 FRESH: Final = "fresh"
 """Names a new model: the base encoder with a random head."""
 
+CONFIG: Final = "config.json"
 FROZEN_LAYERS: Final = 2
 """Lowest layers that a new model never trains, as its embeddings of words: these do not ship."""
 
 
-def start(name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: int) -> tuple[Any, Any]:
+def start(
+    name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: int, fuses: bool = False
+) -> tuple[Any, Any]:
     """Return tokenizer and model to start from, on the CPU, with tokens of the agents.
 
-    Its scores are fused with none of a first stage: a weight that the model asks for was fitted to its scores
-    before the training.
+    Its scores are fused with none of a first stage, unless the fusion is learned, too: a weight that the
+    model asks for was fitted to its scores before the training.
 
     Args:
         name_or_path: :data:`FRESH`, or what :func:`locate` takes.
         agents: agents that the model gets tokens for.
         seed: of the random head of a new model.
         max_length: longest pair that the model will serve. Tokens.
+        fuses: whether the model keeps the fusion that it asks for.
 
     Raises:
         ModelError: there is no such model, or it cannot be trained.
@@ -53,8 +60,8 @@ def start(name_or_path: str, agents: Sequence[Agent], *, seed: int, max_length: 
     else:
         tokenizer, model = load(locate(name_or_path))
     tokens.add_agents(tokenizer, model, agents)
-    if hasattr(model.config, encoder.FUSION):
-        delattr(model.config, encoder.FUSION)
+    if not fuses and hasattr(model.config, FIELD):
+        delattr(model.config, FIELD)
     tokenizer.model_max_length = min(max_length, tokenizer.model_max_length)
     return tokenizer, model
 
@@ -134,6 +141,33 @@ def save(tokenizer: Any, model: Any, folder: Path, texts: TrainedTexts | None = 
     if texts is not None:
         write_trained_texts(texts, beside)
     beside.replace(folder)
+
+
+def copy_fused(source: Path, folder: Path, fusions: Fusions, texts: TrainedTexts) -> None:
+    """Write a copy of a model whose scores are fused in other ways; the folder appears at once, complete.
+
+    Args:
+        source: as :func:`save` writes it.
+        folder: where to.
+        fusions: of the copy.
+        texts: what it was trained on, and its fusions were chosen by.
+    """
+    beside = folder.with_name(f".{folder.name}")
+    shutil.copytree(source, beside, dirs_exist_ok=True)
+    config = beside / CONFIG
+    given = json.loads(config.read_bytes()) | {FIELD: fusions.dumped()}
+    config.write_text(json.dumps(given, indent=2) + "\n", encoding="utf-8")
+    write_trained_texts(texts, beside)
+    beside.replace(folder)
+
+
+def fusions_of(folder: Path) -> Fusions:
+    """Return how the scores of a model are fused.
+
+    Args:
+        folder: as :func:`save` writes it.
+    """
+    return Fusions.parse(json.loads((folder / CONFIG).read_bytes()).get(FIELD))
 
 
 def texts_of(name_or_path: str) -> TrainedTexts:

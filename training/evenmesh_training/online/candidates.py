@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder
-from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.models import tokens
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.models.manifest import FILE as MANIFEST
 from evenmesh_reranker.models.manifest import Kind
 from evenmesh_training.online import low_rank
@@ -28,9 +29,9 @@ class Parameters:
     adapter: LowRankAdapter | None = None
 
     @property
-    def fusion(self) -> Fusion:
+    def fusions(self) -> Fusions:
         """How the scores are fused with those of a first stage."""
-        return self.model.fusion
+        return self.model.fusions
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
         """Return the score of each passage, [0, 1], as serving computes it."""

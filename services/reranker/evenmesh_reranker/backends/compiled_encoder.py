@@ -34,8 +34,9 @@ from evenmesh_kit.compute.openvino_runtime import (
     multiplies_bfloat16,
 )
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
-from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs, token_names, tokens
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "6"
+_VERSION: Final = "7"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -181,7 +182,7 @@ class CompiledCrossEncoder:
         converted = self._converted(changeable=False)
         try:
             about: dict[str, Any] = json.loads((converted / ABOUT).read_bytes())
-            self.fusion = Fusion(**about["fusion"])
+            self.fusions = Fusions.parse(about["fusions"])
             self._inside: Sizes = {name: (sizes[0], sizes[1]) for name, sizes in about["layers"].items()}
             self._head: Sizes = {name: (sizes[0], sizes[1]) for name, sizes in about["head"].items()}
             self._reads_types = bool(about["reads_types"])

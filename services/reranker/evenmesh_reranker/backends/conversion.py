@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +35,7 @@ from evenmesh_kit.compute.openvino_conversion import (
 )
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends import compiled_encoder
-from evenmesh_reranker.backends.encoder import fusion_of, load, scores_of
+from evenmesh_reranker.backends.encoder import fusions_of, load, scores_of
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.backends.first_token import needs_first_token_alone
 from evenmesh_reranker.domain import Agent
@@ -119,7 +118,7 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     checked = _checked(encoder, base, types=types, first_token=first_token)
     np.savez(folder / compiled_encoder.CHECKED, **checked)
     about = {
-        "fusion": asdict(fusion_of(encoder)),
+        "fusions": fusions_of(encoder).dumped(),
         "layers": named,
         "head": head,
         "inputs": encoder.tokenizer.model_input_names,

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -24,15 +24,13 @@ from evenmesh_kit.compute.weights import narrow
 from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
 from evenmesh_reranker.backends.first_token import needs_first_token_alone
 from evenmesh_reranker.backends.head import exact, head
-from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.models import pairs, token_names, tokens
+from evenmesh_reranker.models.fusions import FIELD, Fusions
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
 
 if TYPE_CHECKING:
     from evenmesh_reranker.backends.compiled_encoder import CompiledCrossEncoder
-
-FUSION: Final = "evenmesh_fusion"
-"""Field of a model's ``config.json``: weight, slope and intercept of :class:`Fusion`. Training keeps it."""
 
 
 class Encoder:
@@ -67,7 +65,7 @@ class Encoder:
         self.version = version
         self.provenance = provenance
         self.created_at = created_at
-        self.fusion = fusion_of(encoder)
+        self.fusions = fusions_of(encoder)
         self._placement = placement
         self._first_token = first_token
         # A fast tokenizer sets its truncation in place: two threads must not use it at once.
@@ -262,35 +260,20 @@ def load(folder: Path, placement: Placement, *, max_length: int | None = None) -
         raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
     if encoder.num_labels not in (1, 2):
         raise ModelError(f"{folder} has {encoder.num_labels} labels; a reranker has one or two")
-    fusion_of(encoder)
+    fusions_of(encoder)
     if max_length is not None:
         encoder.max_seq_length = min(max_length, encoder.max_seq_length or max_length)
     encoder.eval()
     return encoder
 
 
-def fusion_of(encoder: CrossEncoder) -> Fusion:
-    """Return how a model's scores are fused with those of a first stage, by :data:`FUSION` of its config.
+def fusions_of(encoder: CrossEncoder) -> Fusions:
+    """Return how a model's scores are fused with those of a first stage, as its config says.
 
     Raises:
         ModelError: a number is missing or out of its range.
     """
-    given = getattr(cast(Any, encoder.model).config, FUSION, None)
-    if given is None:
-        return Fusion(0.0)
     try:
-        found = Fusion(**{name: float(value) for name, value in dict(given).items()})
-    except (TypeError, ValueError):
-        raise ModelError(
-            f"{FUSION} of config.json must have weight, slope and intercept, and may have neighbors, "
-            f"not {given}"
-        ) from None
-    weights = 0 <= found.weight <= 10 and 0 <= found.neighbors <= 10
-    if not (weights and 0 < found.slope <= 10 and -100 <= found.intercept <= 100):
-        raise ModelError(
-            f"{FUSION} of config.json must have a weight and neighbors in [0, 10], a slope in (0, 10] and an "
-            f"intercept in [-100, 100], not {given}"
-        )
-    if found.neighbors and not found.weight:
-        raise ModelError(f"{FUSION} of config.json has neighbors without a weight: nothing would be fused")
-    return found
+        return Fusions.parse(getattr(cast(Any, encoder.model).config, FIELD, None))
+    except ValueError as error:
+        raise ModelError(f"{FIELD} of config.json: {error}") from None

@@ -107,7 +107,7 @@ def test_scores_are_pytorchs(folder: Path, kept: Conversions) -> None:
     assert model.probabilities(rows, [None] * 30) == pytest.approx(wanted, abs=1e-5)
     assert max(wanted) - min(wanted) > 0.1, "the comparison would be vacuous"
     assert model.agent_tokens == exact.agent_tokens
-    assert model.fusion == exact.fusion
+    assert model.fusions == exact.fusions
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])

@@ -22,7 +22,8 @@ from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, load
-from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.ports import Assigned, Row
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
@@ -333,7 +334,7 @@ class _Somewhere:
     """A model on a device, which notes the rows of its batches."""
 
     version = "somewhere"
-    fusion = Fusion(0.0)
+    fusions = Fusions()
     parallel = 1
 
     def __init__(self, device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ from sentence_transformers import CrossEncoder
 from transformers import BertConfig
 
 from evenmesh_kit.compute.model_files import ModelError
-from evenmesh_reranker.backends.encoder import fusion_of
-from evenmesh_reranker.domain import Fusion
+from evenmesh_reranker.backends.encoder import fusions_of
+from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.models.fusions import Fusions
 
 
 def _with(given: Any) -> CrossEncoder:
@@ -22,13 +24,29 @@ def _with(given: Any) -> CrossEncoder:
 
 
 def test_a_model_that_says_nothing_orders_alone() -> None:
-    assert fusion_of(_with(None)) == Fusion(0.0)
+    assert fusions_of(_with(None)) == Fusions(Fusion(0.0))
 
 
 def test_neighbors_may_be_missing() -> None:
     older = {"weight": 2, "slope": 0.5, "intercept": -3}
-    assert fusion_of(_with(older)) == Fusion(2.0, slope=0.5, intercept=-3.0)
-    assert fusion_of(_with(older | {"neighbors": 1})) == Fusion(2.0, 1.0, 0.5, -3.0)
+    assert fusions_of(_with(older)).others == Fusion(2.0, slope=0.5, intercept=-3.0)
+    assert fusions_of(_with(older | {"neighbors": 1})).others == Fusion(2.0, 1.0, 0.5, -3.0)
+
+
+def test_an_agent_has_its_own_and_others_what_is_for_all() -> None:
+    given = {
+        "weight": 2.0,
+        "agents": [
+            {"task_id": "qa", "model_id": "t5", "weight": 0.5, "neighbors": 0.25},
+            {"task_id": "qa", "weight": 0.0},
+        ],
+    }
+    found = fusions_of(_with(given))
+    assert found.of(Agent("qa", "t5")) == Fusion(0.5, 0.25)
+    assert found.of(Agent("qa", "t5", "another tenant")) == Fusion(0.5, 0.25)
+    assert found.of(Agent("qa")) == Fusion(0.0)
+    assert found.of(Agent("qa", "bart")) == found.of(Agent()) == Fusion(2.0)
+    assert Fusions.parse(json.loads(json.dumps(found.dumped()))) == found
 
 
 @pytest.mark.parametrize(
@@ -46,8 +64,13 @@ def test_neighbors_may_be_missing() -> None:
         {"weight": "much"},
         {"weight": 1.0, "neighbours": 1.0},
         [1.0],
+        {"weight": 1.0, "agents": {}},
+        {"weight": 1.0, "agents": ["qa"]},
+        {"weight": 1.0, "agents": [{"task_id": "qa"}]},
+        {"weight": 1.0, "agents": [{"task_id": "qa", "weight": 11.0}]},
+        {"weight": 1.0, "agents": [{"task_id": "qa", "weight": 1.0}, {"task_id": "qa", "weight": 2.0}]},
     ],
 )
 def test_wrong_numbers_are_named(wrong: Any) -> None:
     with pytest.raises(ModelError, match=r"evenmesh_fusion of config\.json"):
-        fusion_of(_with(wrong))
+        fusions_of(_with(wrong))

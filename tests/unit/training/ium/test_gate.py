@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_training.ium.gate import Gate, GateQuestion
 
 
@@ -15,7 +16,7 @@ class Fixed:
     """Parameters that give passages scores by id, and ask to be fused with a weight of 1."""
 
     def __init__(self, **scores: float) -> None:
-        self.fusion = Fusion(1.0)
+        self.fusions = Fusions(Fusion(1.0))
         self._scores = scores
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:

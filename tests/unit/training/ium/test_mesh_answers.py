@@ -20,6 +20,7 @@ from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.functions import Functions
 from evenmesh_training.ium.mesh_answers import MeshAnswers, problems
 from evenmesh_training.ium.plan import AgentTable
+from evenmesh_training.ium.result_cache import Candidates
 
 FOUND = tuple(ClientPassage(f"p{at}", f"text {at}", f"title {at}") for at in range(3))
 PASSAGES = tuple(Passage(one.id, one.title, one.text) for one in FOUND)
@@ -77,7 +78,7 @@ def _asking(
 async def test_candidates_come_in_the_rankings_order_with_the_index_named() -> None:
     mesh, facts = FakeMesh(), dict[str, str]()
     found = await _asking(mesh, facts).candidates("q", retriever="dense", depth=3)
-    assert found == [PASSAGES[2], PASSAGES[0], PASSAGES[1]]
+    assert found == Candidates((PASSAGES[2], PASSAGES[0], PASSAGES[1]), (1.0, 3.0, 2.0))
     assert facts == {"index of dense": "i1"}
     assert mesh.calls[0] | {"timeout": 0} == {
         "collection": "c",

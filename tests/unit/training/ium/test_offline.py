@@ -19,7 +19,6 @@ from evenmesh_lab.files.trained_texts import (
     find_trained_texts,
     write_trained_texts,
 )
-from evenmesh_reranker.domain import Passage
 from evenmesh_training.commands import train_ium
 from evenmesh_training.ium import session
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
@@ -27,7 +26,7 @@ from evenmesh_training.ium.offline import Offline
 from evenmesh_training.ium.overlap import overlap
 from evenmesh_training.ium.plan import AgentTasks, PlanError, Task
 from evenmesh_training.ium.recipe import IumRecipe
-from evenmesh_training.ium.result_cache import ResultCache
+from evenmesh_training.ium.result_cache import Candidates, ResultCache
 from evenmesh_training.ium.systems import system
 from tests.support import tiny_models
 from tests.support.offline_world import (
@@ -313,12 +312,12 @@ def test_what_cannot_be_answered_is_counted_and_not_learned(begin: str, tmp_path
 
 async def test_what_the_mesh_refuses_ends_the_run_and_not_after_all_the_others(tmp_path: Path) -> None:
     class Refuses(RuleMesh):
-        async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
-            self.found.append(question)
+        async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
             if question == "water 1":
+                self.found.append(question)
                 raise NotFound("collection", "there is none")
             await asyncio.sleep(0)
-            return PASSAGES[:depth]
+            return await super().candidates(question, retriever=retriever, depth=depth)
 
     tasks = tuple(Task(f"t{at}", "qa", f"water {at}", ("yes",), "test") for at in range(50))
     plan, mesh = AgentTasks((EVEN,), "tiny", tasks), Refuses()

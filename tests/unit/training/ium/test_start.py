@@ -82,9 +82,9 @@ def test_what_learned_is_served_as_the_run_ranked(tmp_path: Path) -> None:
     config["evenmesh_fusion"] = {"weight": 2.0, "slope": 1.0, "intercept": 0.0}
     (given / "config.json").write_text(json.dumps(config))
     served = tiny_encoders.encoder(given, version="v")
-    assert served.fusion.weight == 2.0
+    assert served.fusions.others.weight == 2.0
     start.save(*start.start(str(given), [ANN], seed=1, max_length=32), tmp_path / "begun")
-    assert tiny_encoders.encoder(tmp_path / "begun", version="v").fusion.weight == 0.0
+    assert tiny_encoders.encoder(tmp_path / "begun", version="v").fusions.others.weight == 0.0
 
 
 def test_no_such_model_is_said() -> None:
