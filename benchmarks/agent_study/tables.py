@@ -16,7 +16,17 @@ from benchmarks import csv_rows
 from benchmarks.agent_study import records
 from benchmarks.agent_study.learning import SEEDS
 from benchmarks.agent_study.ranking import SHALLOW
-from benchmarks.agent_study.records import BLENDED, LEARNED, LISTWISE, OUT, START, WITHOUT_IDS
+from benchmarks.agent_study.records import (
+    ASKED,
+    BLENDED,
+    FUSED,
+    LEARNED,
+    LISTWISE,
+    OUT,
+    SHARED,
+    START,
+    WITHOUT_IDS,
+)
 from benchmarks.agent_study.sets import AGENTS
 from benchmarks.group_means import mean_of_means
 from benchmarks.page import placed, table
@@ -34,6 +44,8 @@ LOSS: Final = 0.02
 """A loss of less is none."""
 _DEPTHS: Final = {"": None, "shallow-": SHALLOW}
 """Candidates that are ranked, None for all, by what files begin with."""
+_OF_EACH: Final = {"L4": "L1", "L9": "L7"}
+"""Claims about every single agent, by the claim about their mean."""
 _MEAN: Final = "mean"
 _NAMES: Final = tuple(one.name for one in AGENTS)
 _LEVEL: Final = 0.95
@@ -55,8 +67,8 @@ def stored(depth: int | None = None) -> tuple[dict[str, dict[int, Values]], dict
         ORACLE: {0: {name: np.array([max(worth[key][:depth]) for key in keys[name]]) for name in _NAMES}},
     }
     taus: dict[str, dict[int, Values]] = {}
-    trained = (LEARNED, WITHOUT_IDS, BLENDED, LISTWISE)
-    for system, seeds in ((START, (0,)), *((name, SEEDS) for name in trained)):
+    trained = ((name, SEEDS) for name in (LEARNED, WITHOUT_IDS, BLENDED, LISTWISE, FUSED, SHARED))
+    for system, seeds in ((START, (0,)), (ASKED, (0,)), *trained):
         for seed in seeds:
             rows = {
                 (row["agent"], row["query"]): row
@@ -85,7 +97,7 @@ def _summarize(
     taus: Mapping[str, Mapping[int, Values]],
 ) -> None:
     systems: list[dict[str, Any]] = []
-    for system in (BM25, START, LEARNED, WITHOUT_IDS, BLENDED, LISTWISE, ORACLE):
+    for system in (BM25, START, ASKED, LEARNED, WITHOUT_IDS, BLENDED, LISTWISE, SHARED, FUSED, ORACLE):
         if system not in utilities:
             continue
         means = {name: float(values.mean()) for name, values in _over_seeds(utilities[system]).items()}
@@ -145,7 +157,7 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def verdict_of_each(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the rows of L1 say of L4, by the rule of the plan."""
+    """Return what the rows of L1 say of L4, and those of L7 of L9, by the rule of the plan."""
     agents = [row for row in rows if row["agent"] != _MEAN]
     if any(float(row["high_of_all"]) < 0 for row in agents):
         return "refuted"
@@ -160,6 +172,10 @@ def _claims(utilities: Mapping[str, Mapping[int, Values]]) -> list[list[dict[str
         ("L3", LEARNED, WITHOUT_IDS),
         ("L5", LISTWISE, START),
         ("L6", LISTWISE, LEARNED),
+        ("L7", FUSED, START),
+        ("L8", FUSED, SHARED),
+        (FUSED, FUSED, BM25),
+        (ASKED, FUSED, ASKED),
         (BLENDED, BLENDED, START),
         (START, START, BM25),
         (ORACLE, ORACLE, BM25),
@@ -201,7 +217,7 @@ def _asked(claims: Sequence[Mapping[str, str]]) -> dict[str, int]:
 def _system(row: Mapping[str, str]) -> dict[str, str]:
     return {
         "": row["system"],
-        "seeds": "" if row["system"] in (BM25, START, ORACLE) else row["seeds"],
+        "seeds": "" if row["system"] in (BM25, START, ASKED, ORACLE) else row["seeds"],
         **{name: three(row[name]) for name in _NAMES},
         "mean of agents": f"**{three(row[_MEAN])}**",
         "of each seed": " ".join(three(one) for one in row["by_seed"].split())
@@ -214,15 +230,15 @@ def _system(row: Mapping[str, str]) -> dict[str, str]:
 def _shown(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     found = []
     for one in read_plan(OUT / "plan.toml").hypotheses:
-        rows = [row for row in claims if row["claim"] == ("L1" if one.name == "L4" else one.name)]
+        rows = [row for row in claims if row["claim"] == _OF_EACH.get(one.name, one.name)]
         means = [row for row in rows if row["agent"] == _MEAN]
-        by_rule = verdict_of_each if one.name == "L4" else verdict
+        by_rule = verdict_of_each if one.name in _OF_EACH else verdict
         found.append(
             {
                 "": one.name,
                 "claim": one.claim.split(":", 1)[0],
                 "seeds": means[0]["seeds"] if means else "0",
-                "difference": interval(means[0]) if means and one.name != "L4" else "",
+                "difference": interval(means[0]) if means and one.name not in _OF_EACH else "",
                 "verdict": by_rule(rows) if rows else "not asked yet",
             }
         )
@@ -237,6 +253,10 @@ def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         "L3": "learned − without-ids",
         "L5": "listwise − start",
         "L6": "listwise − learned",
+        "L7": "fused − start",
+        "L8": "fused − shared",
+        FUSED: "fused − BM25",
+        ASKED: "fused − asked",
         BLENDED: "blended − start",
         ORACLE: "oracle − BM25",
     }

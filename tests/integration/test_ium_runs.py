@@ -44,6 +44,14 @@ frozen_layers = 5
 frozen_words = true
 bf16 = false
 """
+FUSION = """
+name = "fused"
+learns = "fusion"
+retriever = ""
+rounds = 1
+depth = 5
+max_length = 48
+"""
 QUESTIONS = ("How often should I oil my chain?", "A quiet bike chain costs nothing")
 ANSWERS = ["every 200 kilometres", "A quiet bike chain costs nothing"]
 
@@ -85,3 +93,34 @@ def test_a_model_and_a_function_teach_one_reranker(mesh: RunningMesh, tmp_path: 
     ended = train("--baseline", "oracle")
     assert ended.status == 2
     assert "function ium_runs_agents:title was" in ended.err
+
+
+def test_a_shipped_model_is_fused_for_each_agent(mesh: RunningMesh, tmp_path: Path) -> None:
+    (tmp_path / "agents.toml").write_text(AGENTS.replace("ium_runs_agents", "ium_runs_fused"))
+    (tmp_path / "ium_runs_fused.py").write_text(FUNCTION)
+    (tmp_path / "recipe.toml").write_text(FUSION)
+    tasks = [
+        {"id": f"{split}{at}", "agent": "bikes", "input": asked, "answers": ANSWERS, "split": split}
+        for split in ("train", "dev")
+        for at, asked in enumerate(QUESTIONS)
+    ]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in tasks))
+    given = ("--output", str(tmp_path / "run"), "--recipe", str(tmp_path / "recipe.toml"), "--threads", "1")
+    ended = run_here(
+        mesh.home, "train", "ium", str(tmp_path / "agents.toml"), *given, "--start", "bundled", "--json"
+    )
+    assert ended.status == 0, ended
+    fusions = json.loads(ended.out)["fusions"]
+    assert set(fusions) == {"bikes/reader", "bikes/titles", "other agents"}
+    shipped = json.loads((tmp_path / "run" / "start" / "model" / "config.json").read_text())[
+        "evenmesh_fusion"
+    ]
+    assert fusions["other agents"] == shipped
+    after = tmp_path / "run" / "together" / "round-1" / "model"
+    assert (after / "model.safetensors").read_bytes() == (
+        tmp_path / "run" / "start" / "model" / "model.safetensors"
+    ).read_bytes()
+    records = read_agent_runs([tmp_path / "run" / "runs.jsonl"])
+    assert {(one.agent, one.iteration) for one in records} == {
+        (f"bikes/{agent}", number) for agent in ("reader", "titles") for number in (0, 1)
+    }

@@ -14,12 +14,13 @@ pytest.importorskip("bm25s")
 import evenmesh_models
 from benchmarks.agent_study import choosing, learning, records, sets, tables
 from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import rank, rows
+from benchmarks.agent_study.ranking import fused, ordered, rows, score
 from benchmarks.agent_study.sets import AGENTS, TEST, World
 from benchmarks.page import placed
 from evenmesh_lab.files.plans import read_plan
 from evenmesh_lab.files.trained_texts import find_trained_texts
-from evenmesh_reranker.domain import Passage
+from evenmesh_reranker.domain import Fusion, Passage
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_training.ium import start as training_start
 from evenmesh_training.ium.plan import TRAIN, AgentTasks, Task
 from tests.support import tiny_models
@@ -97,7 +98,7 @@ def test_a_seed_learns_and_ranks_with_and_without_ids(tmp_path: Path) -> None:
     _, middle = training_start.load(mean)
     for one, other, between in zip(*(model.parameters() for model in (first, last, middle)), strict=True):
         assert np.allclose((one + other).detach() / 2, between.detach(), atol=1e-6)
-    before = rank(SMALL, agents, begin, conversions=tmp_path / "conversions", ids=False)
+    before = ordered(score(SMALL, agents, begin, conversions=tmp_path / "conversions", ids=False))
     assert {name: sorted(some) for name, some in before.items()} == {
         one.name: sorted(task.id for task in SMALL.plan.of(one, TEST)) for one in AGENTS
     }
@@ -105,12 +106,31 @@ def test_a_seed_learns_and_ranks_with_and_without_ids(tmp_path: Path) -> None:
         sorted(order) == [0, 1, 2][: len(order)] for some in before.values() for order in some.values()
     )
     assert {row["tau"] for row in rows(before, before) if not np.isnan(row["tau"])} == {1.0}
-    orders = rank(SMALL, agents, models[True], conversions=tmp_path / "conversions", ids=True)
+    orders = ordered(score(SMALL, agents, models[True], conversions=tmp_path / "conversions", ids=True))
     to = tmp_path / "rows.parquet"
     records.write(rows(orders, before), to)
     assert [row["first"] for row in records.read(to)] == [
         order[0] for some in orders.values() for order in some.values()
     ]
+
+
+def test_fusions_are_learned_and_change_the_order(tmp_path: Path) -> None:
+    agents = Agents(SMALL)
+    begin = tiny_models.cross_encoder(tmp_path / "begin")
+    recipe = learning.FUSED.model_copy(update={"depth": 3, "max_length": 48})
+    run = learning.learned(SMALL, agents, begin, seed=1, ids=True, folder=tmp_path / "run", recipe=recipe)
+    found = training_start.fusions_of(asyncio.run(run))
+    assert set(found.own) <= {(one.task_id, one.model_id) for one in AGENTS}
+    scores = score(SMALL, agents, begin, conversions=tmp_path / "conversions", ids=False)
+    alone = fused(SMALL, agents, scores, Fusions(), ids=True)
+    assert alone == scores
+    # One agent's lists follow BM25, and nobody else's change.
+    own = Fusions(own={(TURNS.task_id, TURNS.model_id): Fusion(10.0)})
+    orders = ordered(fused(SMALL, agents, scores, own, ids=True))
+    assert all(order == sorted(order) for order in orders[TURNS.name].values())
+    others = {name: some for name, some in orders.items() if name != TURNS.name}
+    assert others == {name: some for name, some in ordered(scores).items() if name != TURNS.name}
+    assert ordered(fused(SMALL, agents, scores, own, ids=False)) == ordered(scores)
 
 
 def test_a_way_is_chosen_by_training_questions_that_it_did_not_learn_from(
@@ -126,7 +146,7 @@ def test_a_way_is_chosen_by_training_questions_that_it_did_not_learn_from(
     agents = Agents(SMALL)
     begin = tiny_models.cross_encoder(tmp_path / "begin")
     found = choosing.worth(world, agents, begin, conversions=tmp_path / "conversions", ids=False)
-    orders = rank(world, agents, begin, conversions=tmp_path / "conversions", ids=False)
+    orders = ordered(score(world, agents, begin, conversions=tmp_path / "conversions", ids=False))
     for agent in AGENTS:
         (task,) = world.plan.of(agent, TEST)
         first = agents.found(task.question, choosing.DEPTH)[orders[agent.name][task.id][0]]

@@ -43,7 +43,7 @@ def test_all_that_is_wrong_is_said_at_once(agents: Path, capsys: pytest.CaptureF
     assert "--online: an agent's own parameters are personal; leave out --no-personalisation" in said
     assert "--baseline best: allowed: bm25, dense, per-agent, per-dataset, urag, oracle" in said
     assert "qa/a needs a model or a function, and not both" in said
-    assert "no recipe 'nope': give a TOML file or one of the presets laptop, paper" in said
+    assert "no recipe 'nope': give a TOML file or one of the presets fusion, laptop, paper" in said
     assert not (agents.parent / "run").exists()
 
 
@@ -52,6 +52,13 @@ def test_a_split_without_tasks_is_named(agents: Path, capsys: pytest.CaptureFixt
     mine.write_text('name = "mine"\nevaluation_split = "test"\n')
     assert _run(agents, "--output", str(agents.parent / "run"), "--recipe", str(mine)) == 2
     assert "qa/a has no task of the split test" in capsys.readouterr().err
+
+
+def test_what_fusion_cannot_do_is_refused(agents: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(agents, "--output", str(agents.parent / "run"), "--recipe", "fusion", "--online", "8") == 2
+    said = capsys.readouterr().err
+    assert "--start: a new model ranks by chance; name one to fuse, such as bundled" in said
+    assert "--online: ranks by the model alone, and the recipe learns fusion; leave one out" in said
 
 
 def test_output_must_be_a_folder(agents: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.fusion import log_odds_fusion, reciprocal_rank_fusion, weighted_score_fusion
+from evenmesh_core.fusion import (
+    fused_log_odds,
+    log_odds_fusion,
+    platt_scaling,
+    reciprocal_rank_fusion,
+    weighted_score_fusion,
+)
 
 property_test = settings(derandomize=True, deadline=None, max_examples=50)
 rankings_lists = st.lists(
@@ -176,3 +182,46 @@ def test_what_cannot_be_fused_is_refused(values: list[float], scores: list[float
 def test_a_slope_that_turns_the_order_is_refused():
     with pytest.raises(InvalidInput, match="slope"):
         log_odds_fusion(np.array([0.5]), np.array([0.0]), 1.0, slope=-1.0)
+
+
+def test_log_odds_come_before_calibration():
+    """Odds of 0.8 are 4."""
+    assert fused_log_odds(np.array([0.8, 0.5]), np.array([1.0, 0.0]), 2.0).tolist() == pytest.approx(
+        [math.log(4) + 2.0, 0.0]
+    )
+
+
+def test_values_that_a_calibration_made_lead_back_to_it():
+    """With ten thousand of them, one more of each kind does not count."""
+    odds = np.tile(np.linspace(-6.0, 6.0, 100), 100)
+    values = 1 / (1 + np.exp(-(0.7 * odds - 2.0)))
+    assert platt_scaling(odds, values) == pytest.approx((0.7, -2.0), abs=0.01)
+
+
+def test_calibration_of_one_number_by_hand():
+    """Of four values of 0 at x = 0 the share is (0 + 1) / (4 + 2) by Platt's targets: intercept log 1/5."""
+    _, intercept = platt_scaling(np.zeros(4), np.zeros(4))
+    assert intercept == pytest.approx(math.log(1 / 5), abs=1e-4)
+
+
+@property_test
+@given(st.lists(st.tuples(st.floats(-50, 50), st.floats(0, 1)), min_size=1, max_size=30))
+def test_a_calibration_is_bounded_and_never_turns_the_order(pairs: list[tuple[float, float]]):
+    odds, values = np.array(pairs).T
+    slope, intercept = platt_scaling(odds, values)
+    assert 0.01 <= slope <= 2.0
+    assert -10.0 <= intercept <= 10.0
+
+
+@pytest.mark.parametrize(
+    ("odds", "values", "field"),
+    [
+        ([], [], "log_odds"),
+        ([1.0], [0.0, 1.0], "log_odds"),
+        ([math.inf], [1.0], "log_odds"),
+        ([1.0], [1.5], "values"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(odds: list[float], values: list[float], field: str):
+    with pytest.raises(InvalidInput, match=field):
+        platt_scaling(np.array(odds), np.array(values))

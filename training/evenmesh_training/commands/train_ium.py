@@ -146,6 +146,8 @@ def ium(
             problems.extend(error.problems)
     if plan is not None and chosen is not None:
         problems.extend(plan.without(chosen.evaluation_split))
+    if chosen is not None and chosen.learns == "fusion" and start == "fresh":
+        problems.append("--start: a new model ranks by chance; name one to fuse, such as bundled")
     if online and chosen is not None and chosen.learns != "model":
         problems.append(
             f"--online: ranks by the model alone, and the recipe learns {chosen.learns}; leave one out"
@@ -334,11 +336,12 @@ def _tell(
     except FileError as error:
         raise CommandError(str(error), FAILED) from None
     parts = [(name, _means([one for one in records if one.query_id in mine])) for name, mine in known.parts]
-    version = None
+    version, fusions = None, {}
     learned = next((one for one in systems if one.name == OFFLINE), None)
     if learned is not None:
         (learner,) = learned.learners
         folder = output / learner.folder / f"round-{learner.rounds}" / MODEL
+        fusions = _fusions(folder, plan)
         if store:
             from evenmesh_kit.settings import SettingsError, load
             from evenmesh_reranker.models import opening
@@ -368,12 +371,14 @@ def _tell(
             "seen": len(known.seen) if known.known else None,
             "statement": known.statement,
         }
-        screen.json({"runs": str(path), "version": version, "overlap": counted, **rows})
+        screen.json({"runs": str(path), "version": version, "overlap": counted, "fusions": fusions, **rows})
         return
     for name, mine in (*parts, ("all", means)):
         if parts:
             screen.line(f"{name.capitalize()} questions", style="bold")
         _show(screen, mine)
+    for name, how in fusions.items():
+        screen.line(f"{name}: weight {how['weight']:g} of the first stage, {how['neighbors']:g} of neighbors")
     for row in known.rows:
         count = "unknown" if row.seen is None else f"{row.seen:,} of {row.total:,}"
         screen.line(f"{row.model} was trained on {count} {row.what} of the evaluation")
@@ -383,6 +388,20 @@ def _tell(
         screen.line(f"the model is in {folder}; serve it with EVENMESH_RERANKER_CROSS_ENCODER={folder}")
     if version is not None:
         screen.line(f"kept as version {version}; serve it with: evenmesh models promote {version}")
+
+
+def _fusions(folder: Path, plan: "AgentTasks") -> dict[str, dict[str, float]]:
+    """Return by agent how a model's scores are fused with the first stage's; none where it ranks alone."""
+    from dataclasses import asdict
+
+    from evenmesh_reranker.models.fusions import Fusions
+    from evenmesh_training.ium.start import fusions_of
+
+    found = fusions_of(folder)
+    if found == Fusions():
+        return {}
+    of_agent = {one.name: found.of(one.agent) for one in plan.agents}
+    return {name: asdict(fusion) for name, fusion in {**of_agent, "other agents": found.others}.items()}
 
 
 def _means(

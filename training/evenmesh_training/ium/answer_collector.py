@@ -79,7 +79,8 @@ class AnswerCollector:
             StoppedError: it was asked to stop.
             MeshError: the mesh rejects a call, or was away for too long.
         """
-        depth, name = self.recipe.depth, retriever or self.recipe.retriever
+        depth = self.recipe.depth
+        name = self.recipe.retriever if retriever is None else retriever
         questions = list(dict.fromkeys(task.question for task in tasks))
         todo = [one for one in questions if self.cache.candidates(name, one, depth) is None]
         self.progress.begins(f"{what}: candidates", len(questions), len(questions) - len(todo))

@@ -142,12 +142,14 @@ def best(values: Sequence[FloatArray]) -> int:
     return int(np.argmax(surely.round(12)))
 
 
-def choose(judged: Sequence[Judged], before: Fusion) -> Fusions:
+def choose(judged: Sequence[Judged], before: Fusion, *, together: bool) -> Fusions:
     """Return the fusion of each agent that has queries, and that of all others.
 
     Args:
-        judged: queries; passages that :func:`needed` names are judged.
-        before: what is kept where queries do not show another one to be better, with its calibration.
+        judged: queries; passages that :func:`needed` names are judged. Those of an agent without ids count
+            for all others.
+        before: what is kept, with its calibration, where queries do not show another one to be better.
+        together: whether others have what is best for all of these agents together.
 
     Returns:
         Fusions that are calibrated by the judged passages (:func:`evenmesh_core.fusion.platt_scaling`).
@@ -156,20 +158,17 @@ def choose(judged: Sequence[Judged], before: Fusion) -> Fusions:
     of_agent: dict[Agent, list[Judged]] = {}
     for one in judged:
         of_agent.setdefault(one.agent, []).append(one)
-    if not of_agent:
-        return Fusions(before)
     values = {
         agent: np.array([[one.value(choice) for choice in choices] for one in mine])
         for agent, mine in of_agent.items()
     }
-    together = best(list(values.values()))
-    others = _calibrated(choices[together], judged) if together else before
+    shared = best(list(values.values())) if values and (together or Agent() in values) else 0
     own: dict[tuple[str, str], Fusion] = {}
     for agent, mine in of_agent.items():
         chosen = best([values[agent]])
-        if agent != Agent() and chosen != together:
+        if agent != Agent() and chosen != shared:
             own[agent.task_id, agent.model_id] = _calibrated(choices[chosen], mine) if chosen else before
-    return Fusions(others, own)
+    return Fusions(_calibrated(choices[shared], judged) if shared else before, own)
 
 
 def _calibrated(fusion: Fusion, judged: Sequence[Judged]) -> Fusion:
@@ -179,7 +178,7 @@ def _calibrated(fusion: Fusion, judged: Sequence[Judged]) -> Fusion:
         values = dict(zip(one.scored.ids, one.scored.log_odds(fusion).tolist(), strict=True))
         odds += [values[name] for name in one.utilities]
         worth += one.utilities.values()
-    if not odds:
+    if not odds or not fusion.weight:
         return fusion
     slope, intercept = platt_scaling(np.array(odds), np.array(worth))
     return replace(fusion, slope=slope, intercept=intercept)

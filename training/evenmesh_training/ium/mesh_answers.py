@@ -72,7 +72,7 @@ class MeshAnswers:
                 k=depth,
                 timeout=self.timeout,
             )
-            self.note(f"index of {retriever}", found.index_version)
+            self.note(f"index of {retriever or 'the default retriever'}", found.index_version)
             places = found.rankings[0]
             ranked = (found.passages[at] for at in places)
             return Candidates(

@@ -203,7 +203,9 @@ class Offline:
             known = {name: self.collector.utility(agent, task, [name])[0] for name in names}
             utilities = {name: value for name, value in known.items() if value is not None}
             judged.append(fusing.Judged(learner.reads(agent), one, utilities, agent.passages))
-        chosen = await asyncio.to_thread(fusing.choose, judged, before)
+        # Where no weight of the model changed, agents that are not here keep their lists.
+        together = self.recipe.learns == "both"
+        chosen = await asyncio.to_thread(fusing.choose, judged, before, together=together)
         (home / FUSION).write_text(json.dumps(chosen.dumped(), indent=1) + "\n", encoding="utf-8")
         texts = trained_texts_of(alone, self.begin)
         if judged:

@@ -19,8 +19,9 @@ class IumRecipe(BaseModel):
 
     ``learns`` the weights of the ``model``; how its scores are fused with the first stage's for each agent
     (``fusion``, see :mod:`evenmesh_training.ium.fusing`), in one round; or ``both``, the fusion by a share
-    ``held_out`` of each agent's queries that the model does not learn from. ``retriever`` finds candidates.
-    ``rounds`` T of feedback and training; ``depth`` of the candidates; ``k`` of these that
+    ``held_out`` of each agent's queries that the model does not learn from. ``retriever`` finds candidates,
+    the mesh's default one where it is empty; ``depth`` of them. ``rounds`` T of feedback and training; ``k``
+    of the candidates that
     each agent judges: the best by the current model, or, with a ``temperature``, drawn by Plackett–Luce from
     its log-odds over the temperature; ``queries`` of each agent in a round, random by seed (0: all);
     ``evaluation`` queries of each agent to measure a round on (0: all), of the split ``evaluation_split``;
@@ -36,7 +37,7 @@ class IumRecipe(BaseModel):
     about: str = ""
     learns: Literal["model", "fusion", "both"] = "model"
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    retriever: Annotated[str, Field(min_length=1, max_length=64)] = "bm25"
+    retriever: Annotated[str, Field(max_length=128)] = "bm25"
     rounds: Annotated[int, Field(ge=1, le=100)] = 3
     depth: Annotated[int, Field(ge=1, le=1000)] = 100
     k: Annotated[int, Field(ge=1, le=256)] = 32

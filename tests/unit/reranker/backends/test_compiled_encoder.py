@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,7 +33,7 @@ from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.compiled_encoder import CompiledAdapter, CompiledCrossEncoder, CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import pairs
 from evenmesh_reranker.ports import Assigned, LoadedModel, Row
 from tests.support import padded_rows, tiny_encoders, tiny_models
@@ -108,6 +109,19 @@ def test_scores_are_pytorchs(folder: Path, kept: Conversions) -> None:
     assert max(wanted) - min(wanted) > 0.1, "the comparison would be vacuous"
     assert model.agent_tokens == exact.agent_tokens
     assert model.fusions == exact.fusions
+
+
+def test_fusions_are_those_of_the_model(folder: Path, kept: Conversions, tmp_path: Path) -> None:
+    fused = tmp_path / "fused"
+    shutil.copytree(folder, fused)
+    config = json.loads((fused / "config.json").read_text())
+    own = {"task_id": "qa", "model_id": "t5", "weight": 0.5, "neighbors": 0.25}
+    config["evenmesh_fusion"] = {"weight": 2.0, "slope": 0.5, "intercept": -1.0, "agents": [own]}
+    (fused / "config.json").write_text(json.dumps(config))
+    found = _compiled(fused, kept, dtype="float32").fusions
+    assert found == tiny_encoders.encoder(fused, version="v1").fusions
+    assert found.of(Agent("qa", "t5")) == Fusion(0.5, 0.25)
+    assert found.of(Agent()) == Fusion(2.0, 0.0, 0.5, -1.0)
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
 import threading
@@ -22,7 +23,7 @@ from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, load
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.ports import Assigned, Row
 from tests.support import tiny_encoders, tiny_models
@@ -100,6 +101,19 @@ def _network(reranker: CrossEncoderReranker) -> Any:
 
 async def _score(reranker: CrossEncoderReranker, passages: list[Passage], query: str = QUERY) -> list[float]:
     return list((await reranker.score(query, passages, Agent())).values)
+
+
+async def test_an_agents_own_fusion_goes_with_its_scores(make: Make, folder: Path, tmp_path: Path) -> None:
+    fused = tmp_path / "fused"
+    shutil.copytree(folder, fused)
+    config = json.loads((fused / "config.json").read_text())
+    own = {"task_id": "qa", "model_id": "t5", "weight": 0.5, "neighbors": 0.25}
+    config["evenmesh_fusion"] = {"weight": 2.0, "agents": [own]}
+    (fused / "config.json").write_text(json.dumps(config))
+    reranker, passages = make(cross_encoder=fused), _passages(2)
+    assert (await reranker.score(QUERY, passages, Agent("qa", "t5"))).fusion == Fusion(0.5, 0.25)
+    assert (await reranker.score(QUERY, passages, Agent("qa", "bart"))).fusion == Fusion(2.0)
+    assert (await reranker.score(QUERY, passages, Agent())).fusion == Fusion(2.0)
 
 
 async def test_scores_are_those_of_sentence_transformers(make: Make, folder: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from evenmesh.commands.screen import Screen
 from evenmesh.wire.errors import NotFound
@@ -19,6 +21,8 @@ from evenmesh_lab.files.trained_texts import (
     find_trained_texts,
     write_trained_texts,
 )
+from evenmesh_reranker.domain import Fusion
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_training.commands import train_ium
 from evenmesh_training.ium import session
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
@@ -28,7 +32,7 @@ from evenmesh_training.ium.plan import AgentTasks, PlanError, Task
 from evenmesh_training.ium.recipe import IumRecipe
 from evenmesh_training.ium.result_cache import Candidates, ResultCache
 from evenmesh_training.ium.systems import system
-from tests.support import tiny_models
+from tests.support import tiny_encoders, tiny_models
 from tests.support.offline_world import (
     EVEN,
     ODD,
@@ -56,6 +60,8 @@ def _run(
     personalised: bool = True,
     stop_after: int | None = None,
     recipe: IumRecipe = RECIPE,
+    rounds: int = RECIPE.rounds,
+    plan: AgentTasks = PLAN,
     notes: list[str] | None = None,
 ) -> list[AgentRunRecord]:
     calls = 0
@@ -68,12 +74,12 @@ def _run(
     progress = NoProgress()
     if notes is not None:
         progress.note = notes.append  # type: ignore[method-assign]
-    with session.open_run(folder, PLAN, recipe, begin=begin, seed=1) as cache:
+    with session.open_run(folder, plan, recipe, begin=begin, seed=1) as cache:
         collector = AnswerCollector(recipe, cache=cache, mesh=mesh, progress=progress, stop=stop, in_flight=2)
         offline = Offline(
-            PLAN, recipe, begin=begin, seed=1, folder=folder, collector=collector, placement=PLACEMENT
+            plan, recipe, begin=begin, seed=1, folder=folder, collector=collector, placement=PLACEMENT
         )
-        chosen = [system(name, PLAN, rounds=RECIPE.rounds, personalised=personalised) for name in names]
+        chosen = [system(name, plan, rounds=rounds, personalised=personalised) for name in names]
         return read_agent_runs([asyncio.run(offline.run(chosen))])
 
 
@@ -377,3 +383,107 @@ def test_averages_leave_out_what_is_unknown() -> None:
         "macro": (1 / 2 + 1) / 2,
     }
     assert session.averages([]) == {}
+
+
+ALL_WORDS = ("celsius", "boils", "sea", "at", "the", "is", "of", "a", "hundred", "degrees", "and", "in")
+FUSION = IumRecipe(
+    name="fusion", learns="fusion", rounds=1, depth=6, queries=0, max_length=48, evaluation_split="test"
+)
+
+MANY = AgentTasks(
+    (EVEN, ODD),
+    "tiny",
+    (
+        *(Task(f"many{at}", "qa", f"water {word}", ("yes",), "train") for at, word in enumerate(ALL_WORDS)),
+        *(task for task in TASKS if task.split == "test"),
+    ),
+)
+
+
+class OddFirst(RuleMesh):
+    """A mesh whose retriever finds p1 first."""
+
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
+        found = await super().candidates(question, retriever=retriever, depth=depth)
+        first, second, *others = found.passages
+        return Candidates((second, first, *others), found.scores)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def as_first_stage(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of a model that asks to be fused so that a first stage decides."""
+    folder = tiny_models.cross_encoder(tmp_path_factory.mktemp("fused"))
+    config = json.loads((folder / "config.json").read_text())
+    config["evenmesh_fusion"] = {"weight": 10.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_fusion_is_learned_and_no_weight_changes(as_first_stage: str, tmp_path: Path) -> None:
+    records = _run(tmp_path, as_first_stage, OddFirst(), recipe=FUSION, rounds=1, plan=MANY)
+    start, after = tmp_path / "start" / "model", tmp_path / "together" / "round-1" / "model"
+    before, now = _weights(start), _weights(after)
+    assert before.keys() == now.keys()
+    assert all(torch.equal(one, now[name]) for name, one in before.items())
+    config = json.loads((after / "config.json").read_text())
+    assert config["evenmesh_fusion"] == json.loads((after.parent / "fusion.json").read_text())
+    served = tiny_encoders.encoder(after, version="v").fusions
+    # The first stage has p1 first, which "odd" wants, and the model p4 or p2. The others keep what they had.
+    assert served.others == served.of(ODD.agent) == Fusion(10.0)
+    assert served.of(EVEN.agent).weight < 10
+    assert all(one.ranking[0] == "p1" for one in records if one.iteration == 0)
+    utilities = [(one.agent, one.iteration, one.utility) for one in records]
+    assert [worth for agent, _, worth in utilities if agent == ODD.name] == [1.0] * 4
+    assert [worth for agent, number, worth in utilities if (agent, number) == (EVEN.name, 0)] == [0.0, 0.0]
+    assert [worth for agent, number, worth in utilities if (agent, number) == (EVEN.name, 1)] == [1.0, 1.0]
+    known = find_trained_texts(after)
+    assert known is not None
+    assert all(known.has_question(one.question) is (one.split == "train") for one in MANY.tasks)
+
+
+def test_fusion_that_is_stopped_goes_on(as_first_stage: str, tmp_path: Path) -> None:
+    begin = as_first_stage
+    wanted = _run(tmp_path / "whole", begin, RuleMesh(), recipe=FUSION, rounds=1)
+    for stop_after in range(1, 40, 4):
+        try:
+            _run(tmp_path / "parts", begin, RuleMesh(), recipe=FUSION, rounds=1, stop_after=stop_after)
+        except StoppedError:
+            continue
+    mesh = RuleMesh()
+    assert _run(tmp_path / "parts", begin, mesh, recipe=FUSION, rounds=1) == wanted
+    parts = (tmp_path / one / "together" / "round-1" / "fusion.json" for one in ("whole", "parts"))
+    assert len({one.read_text() for one in parts}) == 1
+
+
+def test_a_model_does_not_learn_from_the_queries_that_choose_its_fusion(begin: str, tmp_path: Path) -> None:
+    both = RECIPE.model_copy(update={"learns": "both", "held_out": 0.34, "rounds": 2})
+    _run(tmp_path, begin, RuleMesh(), recipe=both)
+    for number in (1, 2):
+        home = tmp_path / "together" / f"round-{number}"
+        feedback = json.loads((home / "feedback.json").read_text())
+        assert feedback["examples"] == 2 * 2 * both.k  # agents, two of three queries, passages
+        assert not (home / "alone").exists()
+        fusions = Fusions.parse(json.loads((home / "fusion.json").read_text()))
+        assert tiny_encoders.encoder(home / "model", version="v").fusions == fusions
+    known = find_trained_texts(tmp_path / "together" / "round-2" / "model")
+    assert known is not None
+    assert [one.name for one in known.trainings[-4:]] == [
+        "together, round-1",
+        "together round 1: fusion",
+        "together, round-2",
+        "together round 2: fusion",
+    ]
+    trained, chosen = (one.questions for one in known.trainings[-4:-2])
+    asked = [one.question for one in TASKS if one.split == "train"]
+    assert [one in trained for one in asked].count(True) == 2
+    assert [one in chosen for one in asked] == [one not in trained for one in asked]
+
+
+def test_a_fused_model_without_ids_ranks_alike_for_all(begin: str, tmp_path: Path) -> None:
+    _run(tmp_path, begin, RuleMesh(), recipe=FUSION, rounds=1, personalised=False)
+    home = tmp_path / "together-unpersonalised" / "round-1"
+    assert not Fusions.parse(json.loads((home / "fusion.json").read_text())).own

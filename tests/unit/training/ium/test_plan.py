@@ -120,8 +120,9 @@ def test_the_paper_is_a_preset() -> None:
         ('name = "x"\nrounds = 0\nk = 0', "rounds.*; .*k:"),
         ("name", "not TOML"),
         ('name = "x"\nstep = 1', "step"),
+        ('name = "x"\nlearns = "fusion"\nrounds = 2', "rounds must be 1"),
     ],
-    ids=["ranges", "toml", "unknown"],
+    ids=["ranges", "toml", "unknown", "rounds of fusion"],
 )
 def test_a_malformed_recipe_is_refused_by_field(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
