@@ -6,13 +6,17 @@ A mesh as :class:`evenmesh_training.ium.answer_collector.AnswerCollector` asks i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Final
 
 import torch
 
 from benchmarks.agent_study.sets import LEXICAL, NEAREST, PEOPLE, READER, World, sentences
+from benchmarks.rerank_table.judged_sets import JudgedSet
+from benchmarks.rerank_table.scoring import FirstStages, standardized
 from evenmesh_core.arrays import FloatArray
+from evenmesh_generator.domain import Passage as Shown
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_reranker.domain import Passage
@@ -25,7 +29,16 @@ from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_training.ium.plan import AgentTable
 from evenmesh_training.ium.result_cache import Candidates
 
+BM25: Final = "bm25"
+HYBRID: Final = "hybrid"
 _TOGETHER: Final = 16
+
+
+class _Itself(dict[str, str]):
+    """Texts of questions that are their own ids."""
+
+    def __missing__(self, question: str) -> str:
+        return question
 
 
 class Agents:
@@ -33,10 +46,13 @@ class Agents:
 
     Args:
         world: what is searched, and what people say.
+        home: folder for vectors of passages.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, home: Path = Path("build/agent-study")) -> None:
+        self._home = home
         self._passages = world.passages
+        self._by_id = {one.id: one for one in self._passages}
         self._labels = world.labels
         self._words = analyzer("english")
         contents = (self._words.tokens(f"{one.title} {one.text}") for one in self._passages)
@@ -44,13 +60,18 @@ class Agents:
         self._vectors: dict[str, FloatArray] = {}
 
     async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
-        """Return BM25's best passages for a question: Lucene's idf, English analyzer."""
-        if retriever != "bm25":
-            raise ValueError(retriever)
-        return self.search(question, depth)
+        """Return a retriever's best passages for a question."""
+        return self.search(question, depth, retriever)
 
-    def search(self, question: str, depth: int) -> Candidates:
-        """Return BM25's best passages for a question, and their scores."""
+    def search(self, question: str, depth: int, retriever: str = BM25) -> Candidates:
+        """Return the best passages of BM25 (Lucene's idf, English analyzer) or the standardized hybrid."""
+        if retriever == HYBRID:
+            row = self._stages.found(question)
+            scores = standardized(row.bm25, row.dense)
+            best = sorted(scores, key=lambda one: (-scores[one], one))[:depth]
+            return Candidates(tuple(self._by_id[one] for one in best), tuple(scores[one] for one in best))
+        if retriever != BM25:
+            raise ValueError(retriever)
         found = self._index.search(self._words.tokens(question), depth)
         passages = tuple(self._passages[row] for row in found.rows.tolist())
         return Candidates(passages, tuple(found.scores.tolist()))
@@ -58,6 +79,12 @@ class Agents:
     def found(self, question: str, depth: int) -> list[Passage]:
         """Return BM25's best passages for a question, best first."""
         return list(self.search(question, depth).passages)
+
+    @cached_property
+    def _stages(self) -> FirstStages:
+        """The first stages of an ask without options; encodes all passages, once for all runs in the home."""
+        passages = [Shown(one.id, one.title, one.text) for one in self._passages]
+        return FirstStages(JudgedSet("agents", passages, _Itself(), {}), self._home)
 
     async def answers(
         self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]], *, beams: int = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from benchmarks.agent_study.answering import Agents
-from benchmarks.agent_study.ranking import DEPTH, LONGEST
+from benchmarks.agent_study.answering import HYBRID, Agents
+from benchmarks.agent_study.ranking import DEPTH, LONGEST, SHALLOW
 from benchmarks.agent_study.sets import World
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_lab.files.agent_runs import OFFLINE
@@ -55,6 +55,10 @@ FUSED: Final = IumRecipe(
     max_length=LONGEST,
 )
 """No weight of the model changes."""
+HYBRID_FUSED: Final = FUSED.model_copy(
+    update={"name": "agent-study-hybrid-fusion", "retriever": HYBRID, "depth": SHALLOW}
+)
+"""The same with the candidates of an ask without options."""
 
 
 class _Lines:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from scipy.stats import kendalltau
 
-from benchmarks.agent_study.answering import Agents
+from benchmarks.agent_study.answering import BM25, Agents
 from benchmarks.agent_study.sets import TEST, World
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_reranker.backends.loading import loader
@@ -33,7 +33,14 @@ Probabilities = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def score(
-    world: World, agents: Agents, model: Path, *, conversions: Path, ids: bool, depth: int = DEPTH
+    world: World,
+    agents: Agents,
+    model: Path,
+    *,
+    conversions: Path,
+    ids: bool,
+    depth: int = DEPTH,
+    retriever: str = BM25,
 ) -> Probabilities:
     """Return a model's probabilities of the candidates of each agent and question.
 
@@ -43,7 +50,8 @@ def score(
         model: folder of a cross-encoder.
         conversions: folder for what OpenVINO computes.
         ids: whether the model reads who asks.
-        depth: candidates of BM25.
+        depth: candidates of each question.
+        retriever: finds them.
     """
     computed = loader(
         "cpu",
@@ -59,7 +67,7 @@ def score(
         reads = agent.agent if ids else Agent()
         of_agent = found_of[agent.name] = {}
         for task in world.plan.of(agent, TEST):
-            found = agents.found(task.question, depth)
+            found = agents.search(task.question, depth, retriever).passages
             texts = [pairs.passage_text(one.title, one.text) for one in found]
             rows = computed.rows(task.question, texts, reads)
             of_agent[task.id] = list(pairs.probabilities(computed, rows, [None] * len(rows)))
@@ -67,9 +75,9 @@ def score(
 
 
 def fused(
-    world: World, agents: Agents, scores: Probabilities, fusions: Fusions, *, ids: bool
+    world: World, agents: Agents, scores: Probabilities, fusions: Fusions, *, ids: bool, retriever: str = BM25
 ) -> Probabilities:
-    """Return what an ask scores the candidates with BM25 as first stage.
+    """Return what an ask scores the candidates.
 
     Args:
         world: what is asked.
@@ -77,6 +85,7 @@ def fused(
         scores: of the model alone.
         fusions: of the model.
         ids: whether agents have fusions of their own.
+        retriever: first stage.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for agent in world.plan.agents:
@@ -84,7 +93,7 @@ def fused(
         of_agent = found[agent.name] = {}
         for task in world.plan.of(agent, TEST):
             values = scores[agent.name][task.id]
-            candidates = agents.search(task.question, len(values))
+            candidates = agents.search(task.question, len(values), retriever)
             names = [one.id for one in candidates.passages]
             if values:
                 fused = Scored.of(candidates, dict(zip(names, values, strict=True))).scores(how)

@@ -19,6 +19,8 @@ LISTWISE: Final = "listwise"
 ASKED: Final = "asked"
 FUSED: Final = "fused"
 SHARED: Final = "shared"
+IN_HYBRID: Final = ("hybrid", "start", "asked", "fused")
+"""Systems with the candidates of an ask without options: the first stage, and the model in three ways."""
 WORTH: Final = OUT / "worth.parquet"
 _AGENT: Final = ("agent", pa.dictionary(pa.int8(), pa.string()))
 _WORTH: Final = pa.schema([_AGENT, ("query", pa.string()), ("utilities", pa.list_(pa.float32()))])
@@ -34,6 +36,17 @@ def path(system: str, seed: int | None = None, depth: int | None = None, folder:
 def write_worth(rows: Iterable[Mapping[str, Any]], to: Path = WORTH) -> None:
     """Write a row for each agent and query: the utility of each candidate alone, in BM25's order."""
     parquet_rows.write(to, rows, _WORTH)
+
+
+def write_in_hybrid(rows: Iterable[Mapping[str, Any]], seed: int, folder: Path = OUT) -> None:
+    """Write a row for each agent and query: the utility of what each of :data:`IN_HYBRID` shows first."""
+    columns = [(name, pa.float32()) for name in IN_HYBRID]
+    parquet_rows.write(in_hybrid(seed, folder), rows, pa.schema([_AGENT, ("query", pa.string()), *columns]))
+
+
+def in_hybrid(seed: int, folder: Path = OUT) -> Path:
+    """Return the file of a seed with the candidates of an ask without options."""
+    return folder / f"in-hybrid-{seed}.parquet"
 
 
 def write(rows: Iterable[Mapping[str, Any]], to: Path) -> None:

@@ -15,12 +15,13 @@ from benchmarks import page
 from benchmarks.rerank_table.judged_sets import CROSS_ENCODER, READER, JudgedSet
 from benchmarks.rerank_table.scoring import Scores, standardized
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.fusion import log_odds_fusion, reciprocal_rank_fusion
+from evenmesh_core.fusion import reciprocal_rank_fusion
 from evenmesh_core.fusion import standardized as brought
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_core.significance import paired_bootstrap
 from evenmesh_reranker.domain import Fusion
+from evenmesh_reranker.models.fusions import fuse
 
 BASELINE: Final = "hybrid, rank fusion"
 STANDARDIZED: Final = "hybrid, standardized"
@@ -114,15 +115,7 @@ class Pool:
 
     def relevance(self, name: str, fusion: Fusion) -> FloatArray:
         """Return the fused probabilities of those that are reranked, as an ask computes them."""
-        return log_odds_fusion(
-            self.known[name],
-            self.first,
-            fusion.weight,
-            neighbors=fusion.neighbors,
-            vectors=self.vectors,
-            slope=fusion.slope,
-            intercept=fusion.intercept,
-        )
+        return fuse(self.known[name], self.first, fusion, self.vectors)
 
     def ranked(self, name: str, fusion: Fusion) -> list[str]:
         """Return all passages as an ask ranks them."""

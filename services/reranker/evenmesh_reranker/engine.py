@@ -11,10 +11,10 @@ import numpy as np
 
 from evenmesh.wire.errors import NotFound
 from evenmesh_core import ranking
-from evenmesh_core.fusion import log_odds_fusion
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_reranker.domain import Agent, Best, FirstStage, Fusion, Passage, Ranking
+from evenmesh_reranker.models.fusions import fuse
 from evenmesh_reranker.ports import Reranker
 
 _MOST_DEVIATIONS: Final = 100.0
@@ -108,13 +108,5 @@ def _fused(
     standardized = (scores - first.mean) / first.deviation if first.deviation > 0 else scores * 0.0
     # Beyond this the order of probabilities would be lost to rounding.
     bounded = np.clip(standardized, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-    fused = log_odds_fusion(
-        np.array(values),
-        bounded,
-        fusion.weight,
-        neighbors=fusion.neighbors,
-        vectors=None if texts is None else text_vectors(texts),
-        slope=fusion.slope,
-        intercept=fusion.intercept,
-    )
-    return tuple(fused.tolist())
+    vectors = None if texts is None else text_vectors(texts)
+    return tuple(fuse(np.array(values), bounded, fusion, vectors).tolist())

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.fusion import fused_log_odds, log_odds_fusion, platt_scaling, standardized
+from evenmesh_core.fusion import fused_log_odds, platt_scaling, standardized
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_reranker.domain import Agent, Fusion
-from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_reranker.models.fusions import Fusions, fuse
 from evenmesh_training.ium.result_cache import Candidates
 
 if TYPE_CHECKING:
@@ -78,17 +78,7 @@ class Scored:
 
     def scores(self, fusion: Fusion) -> dict[str, float]:
         """Return what an ask scores each candidate by its id, best first."""
-        values = self.chances
-        if fusion.weight:
-            values = log_odds_fusion(
-                self.chances,
-                self.first,
-                fusion.weight,
-                neighbors=fusion.neighbors,
-                vectors=self.vectors,
-                slope=fusion.slope,
-                intercept=fusion.intercept,
-            )
+        values = fuse(self.chances, self.first, fusion, self.vectors) if fusion.weight else self.chances
         return {self.ids[at]: float(values[at]) for at in np.argsort(-values, kind="stable").tolist()}
 
 

@@ -16,11 +16,10 @@ from typing import Protocol
 
 import numpy as np
 
-from evenmesh_core.fusion import log_odds_fusion
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_reranker.domain import Agent, Passage
-from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_reranker.models.fusions import Fusions, fuse
 
 FILE = "gate.json.gz"
 
@@ -83,15 +82,10 @@ class Gate:
         rankings, judgements = {}, {}
         for at, one in enumerate(self._questions):
             scores = np.array(ranking.scores(one.query, one.passages, agent))
-            fused = log_odds_fusion(
-                scores,
-                np.array(one.first),
-                fusion.weight,
-                neighbors=fusion.neighbors,
-                vectors=text_vectors([f"{passage.title} {passage.text}" for passage in one.passages]),
-            )
-            order = np.argsort(-fused, kind="stable").tolist()
+            vectors = text_vectors([f"{passage.title} {passage.text}" for passage in one.passages])
+            values = fuse(scores, np.array(one.first), fusion, vectors)
+            order = np.argsort(-values, kind="stable").tolist()
             rankings[str(at)] = [one.passages[place].id for place in order]
             judgements[str(at)] = dict.fromkeys(one.relevant, 1)
-        values: list[float] = ranking_metrics(rankings, judgements, k=10).ndcg.tolist()
-        return values
+        found: list[float] = ranking_metrics(rankings, judgements, k=10).ndcg.tolist()
+        return found

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from evenmesh_core.arrays import FloatArray
+from evenmesh_core.fusion import log_odds_fusion
 from evenmesh_reranker.domain import Agent, Fusion
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 FIELD: Final = "evenmesh_fusion"
 AGENTS: Final = "agents"
@@ -65,6 +70,31 @@ class Fusions:
             dict(zip(_IDS, ids, strict=True)) | asdict(fusion) for ids, fusion in sorted(self.own.items())
         ]
         return asdict(self.others) | ({AGENTS: agents} if agents else {})
+
+
+def fuse(
+    probabilities: FloatArray, first: FloatArray, fusion: Fusion, vectors: csr_array | None = None
+) -> FloatArray:
+    """Fuse a reranker's probabilities with a first stage's standardized scores.
+
+    Args:
+        probabilities: a reranker's, [n].
+        first: standardized scores, [n].
+        fusion: how.
+        vectors: of the passages; None if the fusion has no neighbors.
+
+    Returns:
+        Vector [n] in [0, 1]; see :func:`evenmesh_core.fusion.log_odds_fusion`.
+    """
+    return log_odds_fusion(
+        probabilities,
+        first,
+        fusion.weight,
+        neighbors=fusion.neighbors,
+        vectors=vectors,
+        slope=fusion.slope,
+        intercept=fusion.intercept,
+    )
 
 
 def _fusion(given: Mapping[str, Any]) -> Fusion:
