@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.agent_study import learning, records
-from benchmarks.agent_study.answering import Agents
+from benchmarks.agent_study.answering import BM25, HYBRID, Agents
 from benchmarks.agent_study.ranking import DEPTH, SHALLOW, Probabilities, fused, ordered, rows, score
 from benchmarks.agent_study.records import (
     ASKED,
@@ -88,7 +88,10 @@ def main() -> None:
     depth = SHALLOW if given.shallow else DEPTH
     scores: Probabilities
     if before is not None and given.what in (ASKED, FUSED, SHARED):
-        scores = fused(shared, agents, before, fusions_of(model), ids=ids)
+        chosen = fusions_of(model)
+        scores = fused(shared, agents, before, chosen, ids=ids)
+        if given.what == FUSED:
+            records.write_fusions(BM25, given.seed, chosen, shared.plan.agents)
     else:
         scores = score(shared, agents, model, conversions=home / "conversions", ids=ids, depth=depth)
     if before is None:
@@ -114,6 +117,7 @@ def _in_hybrid(shared: World, agents: Agents, home: Path, seed: int) -> Iterator
         shared, agents, model, seed=seed, ids=True, folder=home / recipe.name / str(seed), recipe=recipe
     )
     chosen = fusions_of(asyncio.run(run))
+    records.write_fusions(HYBRID, seed, chosen, shared.plan.agents)
     kept = home / "start-in-hybrid.json"
     if not kept.is_file():
         found = score(

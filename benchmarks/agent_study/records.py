@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from benchmarks import parquet_rows
+from benchmarks import csv_rows, parquet_rows
+from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_training.ium.plan import AgentTable
 
 OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "agents"
 START: Final = "start"
@@ -22,6 +24,7 @@ SHARED: Final = "shared"
 IN_HYBRID: Final = ("hybrid", "start", "asked", "fused")
 """Systems with the candidates of an ask without options: the first stage, and the model in three ways."""
 WORTH: Final = OUT / "worth.parquet"
+FUSIONS: Final = OUT / "fusions.csv"
 _AGENT: Final = ("agent", pa.dictionary(pa.int8(), pa.string()))
 _WORTH: Final = pa.schema([_AGENT, ("query", pa.string()), ("utilities", pa.list_(pa.float32()))])
 _FIRST: Final = pa.schema([_AGENT, ("query", pa.string()), ("first", pa.int8()), ("tau", pa.float32())])
@@ -47,6 +50,25 @@ def write_in_hybrid(rows: Iterable[Mapping[str, Any]], seed: int, folder: Path =
 def in_hybrid(seed: int, folder: Path = OUT) -> Path:
     """Return the file of a seed with the candidates of an ask without options."""
     return folder / f"in-hybrid-{seed}.parquet"
+
+
+def write_fusions(first_stage: str, seed: int, fusions: Fusions, agents: Sequence[AgentTable]) -> None:
+    """Write a row for each agent into :data:`FUSIONS`: the weights that its feedback chose."""
+    rows: list[dict[str, Any]] = [
+        one for one in csv_rows.read(FUSIONS) if (one["first_stage"], one["seed"]) != (first_stage, str(seed))
+    ]
+    for agent in agents:
+        chosen = fusions.of(agent.agent)
+        rows.append(
+            {
+                "first_stage": first_stage,
+                "seed": seed,
+                "agent": agent.name,
+                "weight": chosen.weight,
+                "neighbors": chosen.neighbors,
+            }
+        )
+    csv_rows.write(FUSIONS, sorted(rows, key=lambda one: (one["first_stage"], int(one["seed"]))))
 
 
 def write(rows: Iterable[Mapping[str, Any]], to: Path) -> None:

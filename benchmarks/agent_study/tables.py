@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks import csv_rows
 from benchmarks.agent_study import records
+from benchmarks.agent_study.answering import HYBRID
 from benchmarks.agent_study.learning import SEEDS
 from benchmarks.agent_study.ranking import SHALLOW
 from benchmarks.agent_study.records import (
@@ -35,7 +36,14 @@ from evenmesh_core.arrays import FloatArray
 from evenmesh_core.sparse_means import difference_interval
 from evenmesh_lab.files.plans import described, read_plan
 
-FILES: Final = ("systems", "claims", "shallow-systems", "shallow-claims")
+FILES: Final = (
+    "systems",
+    "claims",
+    "shallow-systems",
+    "shallow-claims",
+    "in-hybrid-systems",
+    "in-hybrid-claims",
+)
 BM25: Final = "bm25"
 ORACLE: Final = "oracle"
 MARGIN: Final = 0.01
@@ -49,6 +57,36 @@ _OF_EACH: Final = {"L4": "L1", "L9": "L7"}
 _MEAN: Final = "mean"
 _NAMES: Final = tuple(one.name for one in AGENTS)
 _LEVEL: Final = 0.95
+
+_SYSTEMS: Final = (
+    BM25,
+    START,
+    ASKED,
+    LEARNED,
+    WITHOUT_IDS,
+    BLENDED,
+    LISTWISE,
+    SHARED,
+    FUSED,
+    ORACLE,
+)
+_DIFFERENCES: Final = {
+    START: "start − BM25",
+    "L1": "learned − start",
+    "L2": "learned − BM25",
+    "L3": "learned − without-ids",
+    "L5": "listwise − start",
+    "L6": "listwise − learned",
+    "L7": "fused − start",
+    "L8": "fused − shared",
+    FUSED: "fused − BM25",
+    ASKED: "fused − asked",
+    SHARED: "shared − start",
+    BLENDED: "blended − start",
+    ORACLE: "oracle − BM25",
+}
+"""What a claim, or a comparison that is none, is the difference of."""
+_IN_HYBRID: Final = {"L10": "fused − asked", START: "fused − start", HYBRID: "fused − hybrid"}
 
 Values = Mapping[str, FloatArray]
 """A value of every query by agent; queries in the order of their ids."""
@@ -88,6 +126,29 @@ def summarize(to: Path = OUT) -> None:
     """Compute the CSV files from the records, and write them into a folder."""
     for prefix, depth in _DEPTHS.items():
         _summarize(to, prefix, *stored(depth))
+    found = stored_in_hybrid()
+    csv_rows.write(to / "in-hybrid-systems.csv", _systems(found, {}, records.IN_HYBRID))
+    csv_rows.write(
+        to / "in-hybrid-claims.csv",
+        [
+            row
+            for name, other in (("L10", ASKED), (START, START), (HYBRID, HYBRID))
+            for row in compared(name, found[FUSED], found[other])
+        ],
+    )
+
+
+def stored_in_hybrid() -> dict[str, dict[int, Values]]:
+    """Return utilities of every system with the candidates of an ask without options, by seed."""
+    found: dict[str, dict[int, Values]] = {name: {} for name in records.IN_HYBRID}
+    for seed in SEEDS:
+        rows = sorted(records.read(records.in_hybrid(seed)), key=lambda row: (row["agent"], row["query"]))
+        for system in records.IN_HYBRID if rows else ():
+            # Only what was learned differs between seeds.
+            found[system][seed if system == FUSED else 0] = {
+                name: np.array([row[system] for row in rows if row["agent"] == name]) for name in _NAMES
+            }
+    return found
 
 
 def _summarize(
@@ -96,8 +157,17 @@ def _summarize(
     utilities: Mapping[str, Mapping[int, Values]],
     taus: Mapping[str, Mapping[int, Values]],
 ) -> None:
+    csv_rows.write(to / f"{prefix}systems.csv", _systems(utilities, taus, _SYSTEMS))
+    csv_rows.write(to / f"{prefix}claims.csv", [row for claim in _claims(utilities) for row in claim])
+
+
+def _systems(
+    utilities: Mapping[str, Mapping[int, Values]],
+    taus: Mapping[str, Mapping[int, Values]],
+    names: Sequence[str],
+) -> list[dict[str, Any]]:
     systems: list[dict[str, Any]] = []
-    for system in (BM25, START, ASKED, LEARNED, WITHOUT_IDS, BLENDED, LISTWISE, SHARED, FUSED, ORACLE):
+    for system in names:
         if system not in utilities:
             continue
         means = {name: float(values.mean()) for name, values in _over_seeds(utilities[system]).items()}
@@ -110,20 +180,24 @@ def _summarize(
         row["by_seed"] = " ".join(f"{_mean(one):.4f}" for one in utilities[system].values())
         row["tau"] = _mean(_over_seeds(taus[system])) if system in taus else ""
         systems.append(row)
-    csv_rows.write(to / f"{prefix}systems.csv", systems)
-    csv_rows.write(to / f"{prefix}claims.csv", [row for claim in _claims(utilities) for row in claim])
+    return systems
 
 
 def tables(folder: Path = OUT) -> dict[str, str]:
     """Return every table of the page by its name there."""
-    systems, claims, shallow, shallow_claims = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
+    systems, claims, shallow, shallow_claims, in_hybrid, in_hybrid_claims = (
+        csv_rows.read(folder / f"{name}.csv") for name in FILES
+    )
     return {
         "plan": described(read_plan(OUT / "plan.toml"), _asked(claims)),
         "systems": table([_system(row) for row in systems]),
-        "claims": table(_shown(claims)),
-        "agents": table(_by_agent(claims)),
+        "claims": table(_shown([*claims, *in_hybrid_claims])),
+        "agents": table(_by_agent(claims, _DIFFERENCES)),
         "shallow": table([_system(row) for row in shallow]),
-        "differences": table(_by_agent(shallow_claims)),
+        "differences": table(_by_agent(shallow_claims, _DIFFERENCES)),
+        "fusions": table(_chosen(csv_rows.read(OUT / "fusions.csv"))),
+        "hybrid": table([_system(row) for row in in_hybrid]),
+        "hybrid-differences": table(_by_agent(in_hybrid_claims, _IN_HYBRID)),
     }
 
 
@@ -176,6 +250,7 @@ def _claims(utilities: Mapping[str, Mapping[int, Values]]) -> list[list[dict[str
         ("L8", FUSED, SHARED),
         (FUSED, FUSED, BM25),
         (ASKED, FUSED, ASKED),
+        (SHARED, SHARED, START),
         (BLENDED, BLENDED, START),
         (START, START, BM25),
         (ORACLE, ORACLE, BM25),
@@ -217,7 +292,7 @@ def _asked(claims: Sequence[Mapping[str, str]]) -> dict[str, int]:
 def _system(row: Mapping[str, str]) -> dict[str, str]:
     return {
         "": row["system"],
-        "seeds": "" if row["system"] in (BM25, START, ASKED, ORACLE) else row["seeds"],
+        "seeds": "" if row["system"] in (BM25, HYBRID, START, ASKED, ORACLE) else row["seeds"],
         **{name: three(row[name]) for name in _NAMES},
         "mean of agents": f"**{three(row[_MEAN])}**",
         "of each seed": " ".join(three(one) for one in row["by_seed"].split())
@@ -225,6 +300,16 @@ def _system(row: Mapping[str, str]) -> dict[str, str]:
         else "",
         "τ to start": two(row["tau"]) if row["tau"] and row["system"] != START else "",
     }
+
+
+def _chosen(fusions: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return the weights that each seed's feedback chose for an agent."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in fusions:
+        key = (row["first_stage"], row["seed"])
+        of_seed = found.setdefault(key, {"first stage": row["first_stage"], "seed": row["seed"]})
+        of_seed[row["agent"]] = f"{float(row['weight']):g}, {float(row['neighbors']):g}"
+    return list(found.values())
 
 
 def _shown(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -245,21 +330,7 @@ def _shown(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     return found
 
 
-def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    names = {
-        START: "start − BM25",
-        "L1": "learned − start",
-        "L2": "learned − BM25",
-        "L3": "learned − without-ids",
-        "L5": "listwise − start",
-        "L6": "listwise − learned",
-        "L7": "fused − start",
-        "L8": "fused − shared",
-        FUSED: "fused − BM25",
-        ASKED: "fused − asked",
-        BLENDED: "blended − start",
-        ORACLE: "oracle − BM25",
-    }
+def _by_agent(claims: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> list[dict[str, str]]:
     found = []
     for claim, name in names.items():
         rows = {row["agent"]: row for row in claims if row["claim"] == claim}

@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 pytest.importorskip("bm25s")
 
 import evenmesh_models
+from benchmarks import csv_rows
 from benchmarks.agent_study import choosing, learning, records, sets, tables
-from benchmarks.agent_study.answering import Agents
+from benchmarks.agent_study.answering import HYBRID, Agents
 from benchmarks.agent_study.ranking import fused, ordered, rows, score
 from benchmarks.agent_study.sets import AGENTS, TEST, World
 from benchmarks.page import placed
@@ -131,6 +132,30 @@ def test_fusions_are_learned_and_change_the_order(tmp_path: Path) -> None:
     others = {name: some for name, some in orders.items() if name != TURNS.name}
     assert others == {name: some for name, some in ordered(scores).items() if name != TURNS.name}
     assert ordered(fused(SMALL, agents, scores, own, ids=False)) == ordered(scores)
+
+
+def test_the_hybrid_finds_what_an_ask_finds(tmp_path: Path) -> None:
+    agents = Agents(SMALL, tmp_path)
+    found = agents.search("boat steel", 2, HYBRID)
+    assert [one.id for one in found.passages] == ["p1", "p0"]
+    assert found.scores[0] > found.scores[1]
+    assert asyncio.run(agents.candidates("boat steel", retriever=HYBRID, depth=2)) == found
+    with pytest.raises(ValueError, match="splade"):
+        agents.search("boat steel", 2, "splade")
+
+
+def test_chosen_weights_are_kept_by_first_stage_and_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "FUSIONS", tmp_path / "fusions.csv")
+    own = Fusions(Fusion(2.0), {(SPANS.task_id, SPANS.model_id): Fusion(0.5, 0.25)})
+    for first_stage, seed, fusions in (("bm25", 2, own), ("bm25", 1, Fusions()), ("bm25", 2, own)):
+        records.write_fusions(first_stage, seed, fusions, AGENTS)
+    rows = csv_rows.read(records.FUSIONS)
+    assert [row["seed"] for row in rows] == ["1"] * 5 + ["2"] * 5
+    assert [(row["weight"], row["neighbors"]) for row in rows[5:]] == [("0.5", "0.25")] + [("2", "0")] * 4
+    shown = tables._chosen(rows)
+    assert [one[SPANS.name] for one in shown] == ["0, 0", "0.5, 0.25"]
 
 
 def test_a_way_is_chosen_by_training_questions_that_it_did_not_learn_from(
