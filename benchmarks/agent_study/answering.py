@@ -58,6 +58,7 @@ class Agents:
         contents = (self._words.tokens(f"{one.title} {one.text}") for one in self._passages)
         self._index = CsrIndex(build(contents), Lucene(), choose())
         self._vectors: dict[str, FloatArray] = {}
+        self._standardized: dict[str, dict[str, float]] = {}
 
     async def candidates(self, question: str, *, retriever: str, depth: int) -> Candidates:
         """Return a retriever's best passages for a question."""
@@ -66,8 +67,10 @@ class Agents:
     def search(self, question: str, depth: int, retriever: str = BM25) -> Candidates:
         """Return the best passages of BM25 (Lucene's idf, English analyzer) or the standardized hybrid."""
         if retriever == HYBRID:
-            row = self._stages.found(question)
-            scores = standardized(row.bm25, row.dense)
+            if question not in self._standardized:
+                row = self._stages.found(question)
+                self._standardized[question] = standardized(row.bm25, row.dense)
+            scores = self._standardized[question]
             best = sorted(scores, key=lambda one: (-scores[one], one))[:depth]
             return Candidates(tuple(self._by_id[one] for one in best), tuple(scores[one] for one in best))
         if retriever != BM25:

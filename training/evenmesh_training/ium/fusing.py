@@ -132,33 +132,37 @@ def best(values: Sequence[FloatArray]) -> int:
     return int(np.argmax(surely.round(12)))
 
 
-def choose(judged: Sequence[Judged], before: Fusion, *, together: bool) -> Fusions:
+def choose(judged: Sequence[Judged], before: Fusions, *, together: bool) -> Fusions:
     """Return the fusion of each agent that has queries, and that of all others.
 
     Args:
         judged: queries; passages that :func:`needed` names are judged. Those of an agent without ids count
             for all others.
-        before: what is kept, with its calibration, where queries do not show another one to be better.
+        before: what is kept, with its calibration, where queries do not show another one to be better, and
+            for agents that have no queries here.
         together: whether others have what is best for all of these agents together.
 
     Returns:
         Fusions that are calibrated by the judged passages (:func:`evenmesh_core.fusion.platt_scaling`).
     """
-    choices = (before, *CHOICES)
     of_agent: dict[Agent, list[Judged]] = {}
     for one in judged:
         of_agent.setdefault(one.agent, []).append(one)
     values = {
-        agent: np.array([[one.value(choice) for choice in choices] for one in mine])
+        agent: np.array([[one.value(choice) for choice in (before.of(agent), *CHOICES)] for one in mine])
         for agent, mine in of_agent.items()
     }
     shared = best(list(values.values())) if values and (together or Agent() in values) else 0
-    own: dict[tuple[str, str], Fusion] = {}
+    others = _calibrated(CHOICES[shared - 1], judged) if shared else before.others
+    own = dict(before.own)
     for agent, mine in of_agent.items():
         chosen = best([values[agent]])
-        if agent != Agent() and chosen != shared:
-            own[agent.task_id, agent.model_id] = _calibrated(choices[chosen], mine) if chosen else before
-    return Fusions(_calibrated(choices[shared], judged) if shared else before, own)
+        if agent != Agent():
+            fusion = before.of(agent)
+            if chosen:
+                fusion = others if chosen == shared else _calibrated(CHOICES[chosen - 1], mine)
+            own[agent.task_id, agent.model_id] = fusion
+    return Fusions(others, {ids: fusion for ids, fusion in own.items() if fusion != others})
 
 
 def _calibrated(fusion: Fusion, judged: Sequence[Judged]) -> Fusion:

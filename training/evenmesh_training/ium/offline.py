@@ -188,13 +188,14 @@ class Offline:
         """Choose how a model's scores are fused for each agent, by queries that it did not learn from."""
         units = [(agent, task) for agent in learner.agents for task in self._fused_by(agent)]
         what = f"{learner.folder} round {number}: fusion"
-        before = start.fusions_of(alone).others
+        before = start.fusions_of(alone)
         found = await self.collector.candidates([task for _, task in units], what)
         ranked = await self._rank(learner, alone, units, what)
         scored = [Scored.of(*one) for one in zip(found, ranked, strict=True) if one[1]]
         units = [unit for unit, scores in zip(units, ranked, strict=True) if scores]
         wanted = [
-            fusing.needed(one, agent.passages, before) for one, (agent, _) in zip(scored, units, strict=True)
+            fusing.needed(one, agent.passages, before.of(learner.reads(agent)))
+            for one, (agent, _) in zip(scored, units, strict=True)
         ]
         contexts = [(*unit, [[one] for one in names]) for unit, names in zip(units, wanted, strict=True)]
         await self.collector.answer(contexts, f"{what}: feedback")

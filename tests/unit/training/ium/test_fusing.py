@@ -107,7 +107,7 @@ def test_what_is_chosen_is_worth_no_less_to_the_queries_that_choose(
 def test_agents_of_opposite_tastes_get_opposite_weights() -> None:
     judged = [*_judged("first", {"a": 1.0, "d": 0.0}, 10), *_judged("model", {"a": 0.0, "d": 1.0}, 10)]
     for before in (Fusion(0.25), Fusion(4.0)):
-        found = fusing.choose(judged, before, together=False)
+        found = fusing.choose(judged, Fusions(before), together=False)
         assert SCORED.order(found.of(Agent("t", "first")))[0] == 0
         assert SCORED.order(found.of(Agent("t", "model")))[0] == 3
         # Nobody else's lists change.
@@ -117,31 +117,43 @@ def test_agents_of_opposite_tastes_get_opposite_weights() -> None:
 
 def test_others_may_have_what_is_best_for_all() -> None:
     judged = [*_judged("x", {"a": 1.0}, 10), *_judged("y", {"a": 1.0}, 10), *_judged("z", {"d": 1.0}, 10)]
-    found = fusing.choose(judged, NONE, together=True)
+    found = fusing.choose(judged, Fusions(), together=True)
     assert SCORED.order(found.others)[0] == 0
     assert found.of(Agent("t", "x")) == found.others
     assert list(found.own) == [("t", "z")]
 
 
 def test_who_learns_nothing_keeps_all_numbers() -> None:
-    before = Fusion(2.0, 1.0, 0.6, -3.0)
-    assert fusing.choose([], before, together=True) == Fusions(before)
+    before = Fusions(Fusion(2.0, 1.0, 0.6, -3.0))
+    assert fusing.choose([], before, together=True) == before
     alike = dict.fromkeys("abcd", 0.5)
-    assert fusing.choose(_judged("x", alike, 20), before, together=True) == Fusions(before)
-    assert fusing.choose(_judged("x", {}, 20), before, together=True) == Fusions(
-        before
-    )  # it refused all of them
+    assert fusing.choose(_judged("x", alike, 20), before, together=True) == before
+    assert fusing.choose(_judged("x", {}, 20), before, together=True) == before  # it refused all of them
+
+
+def test_who_has_its_own_begins_with_it_and_who_is_absent_keeps_it() -> None:
+    absent, mine = ("t", "absent"), ("t", "x")
+    before = Fusions(Fusion(2.0), {absent: Fusion(1.0), mine: Fusion(4.0, slope=0.5)})
+    alike = fusing.choose(_judged("x", {"a": 1.0}, 10), before, together=False)
+    assert alike == before  # a comes first by what it has
+    changed = fusing.choose(_judged("x", {"d": 1.0}, 10), before, together=False)
+    assert changed.own == {absent: Fusion(1.0), mine: NONE}
+    # What others get is no reason to lose what one has.
+    judged = [*_judged("x", {"a": 1.0}, 10), *_judged("y", {"d": 1.0}, 40), *_judged("z", {"d": 1.0}, 40)]
+    found = fusing.choose(judged, before, together=True)
+    assert found.others == NONE
+    assert found.own == {absent: Fusion(1.0), mine: Fusion(4.0, slope=0.5)}
 
 
 def test_without_ids_all_agents_have_one_fusion() -> None:
-    found = fusing.choose(_judged("", {"d": 1.0}, 10), Fusion(4.0), together=False)
+    found = fusing.choose(_judged("", {"d": 1.0}, 10), Fusions(Fusion(4.0)), together=False)
     assert not found.own
     assert SCORED.order(found.others)[0] == 3
 
 
 def test_chosen_weights_are_calibrated_by_what_was_judged() -> None:
     useful = {"a": 1.0, "b": 0.0, "d": 0.0}
-    (chosen,) = fusing.choose(_judged("x", useful, 40), NONE, together=False).own.values()
+    (chosen,) = fusing.choose(_judged("x", useful, 40), Fusions(), together=False).own.values()
     scores = SCORED.scores(chosen)
     assert scores["a"] > max(scores["b"], scores["d"])
     # The most likely intercept gives what was judged its mean utility, but for Platt's one more of each kind.
@@ -149,7 +161,9 @@ def test_chosen_weights_are_calibrated_by_what_was_judged() -> None:
 
 
 def test_a_model_alone_is_not_calibrated() -> None:
-    assert fusing.choose(_judged("x", {"d": 1.0}, 40), Fusion(4.0), together=False).own == {("t", "x"): NONE}
+    assert fusing.choose(_judged("x", {"d": 1.0}, 40), Fusions(Fusion(4.0)), together=False).own == {
+        ("t", "x"): NONE
+    }
 
 
 def test_what_is_tried_can_be_served() -> None:
