@@ -86,7 +86,12 @@ _DIFFERENCES: Final = {
     ORACLE: "oracle − BM25",
 }
 """What a claim, or a comparison that is none, is the difference of."""
-_IN_HYBRID: Final = {"L10": "fused − asked", START: "fused − start", HYBRID: "fused − hybrid"}
+_IN_HYBRID: Final = {
+    "L10": "fused − asked",
+    START: "fused − start",
+    HYBRID: "fused − hybrid",
+    ASKED: "asked − start",
+}
 
 Values = Mapping[str, FloatArray]
 """A value of every query by agent; queries in the order of their ids."""
@@ -134,7 +139,8 @@ def summarize(to: Path = OUT) -> None:
             row
             for name, other in (("L10", ASKED), (START, START), (HYBRID, HYBRID))
             for row in compared(name, found[FUSED], found[other])
-        ],
+        ]
+        + compared(ASKED, found[ASKED], found[START]),
     )
 
 

@@ -41,8 +41,9 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_reranker import codec as reranker_codec
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
-from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback import codec as feedback_codec
+from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.ports import Assigned, Row
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.analyzer import analyzer
@@ -128,7 +129,7 @@ class CountingModel:
 
     version = "counting"
     device = "cpu"
-    fusion = Fusion(0.0)
+    fusions = Fusions()
     parallel = 1
 
     def __init__(self) -> None:
