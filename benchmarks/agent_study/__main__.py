@@ -105,7 +105,7 @@ def main() -> None:
 def _worth(shared: World, agents: Agents) -> Iterator[dict[str, Any]]:
     for agent in shared.plan.agents:
         for task in shared.plan.of(agent, TEST):
-            answers = agents.alone(agent, task.question, agents.found(task.question, DEPTH))
+            answers = agents.alone(agent, task.question, agents.search(task.question, DEPTH).passages)
             utilities = [agent.utility_of(one, task.answers) for one in answers]
             yield {"agent": agent.name, "query": task.id, "utilities": utilities}
 

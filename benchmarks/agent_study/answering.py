@@ -79,10 +79,6 @@ class Agents:
         passages = tuple(self._passages[row] for row in found.rows.tolist())
         return Candidates(passages, tuple(found.scores.tolist()))
 
-    def found(self, question: str, depth: int) -> list[Passage]:
-        """Return BM25's best passages for a question, best first."""
-        return list(self.search(question, depth).passages)
-
     @cached_property
     def _stages(self) -> FirstStages:
         """The first stages of an ask without options; encodes all passages, once for all runs in the home."""

@@ -71,7 +71,7 @@ def worth(shared: World, agents: Agents, model: Path, *, conversions: Path, ids:
     for agent in shared.plan.agents:
         utilities = []
         for task in shared.plan.of(agent, TEST):
-            candidates = agents.found(task.question, DEPTH)
+            candidates = agents.search(task.question, DEPTH).passages
             first = [candidates[at] for at in orders[agent.name][task.id][:1]]
             answers = agents.alone(agent, task.question, first)
             utilities.append(agent.utility_of(answers[0], task.answers) if answers else 0.0)

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
 from benchmarks import page
 from benchmarks.rerank_table.judged_sets import CROSS_ENCODER, READER, JudgedSet
 from benchmarks.rerank_table.scoring import Scores, standardized
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.fusion import reciprocal_rank_fusion
+from evenmesh_core.fusion import platt_scaling, reciprocal_rank_fusion
 from evenmesh_core.fusion import standardized as brought
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_core.ranking_metrics import ranking_metrics
@@ -135,14 +134,8 @@ def calibrated(judged: JudgedSet, pools: Mapping[str, Pool], name: str, fusion: 
     pairs = [_pairs(judged, query, pool, name, fusion) for query, pool in pools.items()]
     chances = np.concatenate([chance for chance, _ in pairs])
     relevant = np.concatenate([label for _, label in pairs])
-    odds = np.log(chances) - np.log1p(-chances)
-
-    def loss(of: FloatArray) -> float:
-        sums = of[0] * odds + of[1]
-        return float(np.mean(np.logaddexp(0.0, sums) - relevant * sums))
-
-    slope, intercept = minimize(loss, np.array([1.0, 0.0]), method="Nelder-Mead").x
-    return replace(fusion, slope=float(slope), intercept=float(intercept))
+    slope, intercept = platt_scaling(np.log(chances) - np.log1p(-chances), relevant, smoothed=False)
+    return replace(fusion, slope=slope, intercept=intercept)
 
 
 def calibration_error(judged: JudgedSet, pools: Mapping[str, Pool], name: str, fusion: Fusion) -> float:

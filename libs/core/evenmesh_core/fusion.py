@@ -201,15 +201,16 @@ def fused_log_odds(
     return odds
 
 
-def platt_scaling(log_odds: FloatArray, values: FloatArray) -> tuple[float, float]:
+def platt_scaling(log_odds: FloatArray, values: FloatArray, *, smoothed: bool = True) -> tuple[float, float]:
     """Return slope and intercept with which σ(slope · x + intercept) fits values best, by maximum likelihood.
 
-    Values are brought a little nearer to each other, by one more of each kind, so that a perfect order or
-    equal values have a finite fit. Both numbers are bounded, so that no score is lost to rounding.
+    Smoothed values are brought nearer to each other, as by one more of each kind: a few judgements that are
+    all alike, or in a perfect order, then do not make every score 0 or 1.
 
     Args:
         log_odds: x, vector [n], n from 1.
         values: what was observed: 1 or 0, or between, vector [n].
+        smoothed: whether to fit Platt's targets instead of the values.
 
     Returns:
         Slope in [0.01, 2], intercept in [−10, 10].
@@ -225,9 +226,11 @@ def platt_scaling(log_odds: FloatArray, values: FloatArray) -> tuple[float, floa
     same_length("log_odds", odds, "values", observed)
     if not len(odds):
         raise InvalidInput("log_odds", log_odds, "at least one number")
-    useful = float(observed.sum())
-    high, low = (useful + 1.0) / (useful + 2.0), 1.0 / (len(odds) - useful + 2.0)
-    targets = low + (high - low) * observed
+    targets = observed
+    if smoothed:
+        useful = float(observed.sum())
+        high, low = (useful + 1.0) / (useful + 2.0), 1.0 / (len(odds) - useful + 2.0)
+        targets = low + (high - low) * observed
 
     def loss(of: FloatArray) -> tuple[float, FloatArray]:
         sums = of[0] * odds + of[1]

@@ -72,7 +72,7 @@ def test_agents_choose_sentences_or_say_what_people_said() -> None:
         2 / 3
     )
     assert [FOR.utility_of(one, ["SUPPORTS"]) for one in ("SUPPORTS", "REFUTES", "")] == [1, 0, 0]
-    assert agents.found("boat steel", 2)[0].id == "p1"
+    assert agents.search("boat steel", 2).passages[0].id == "p1"
 
 
 def test_the_reader_answers_from_each_passage_alone() -> None:
@@ -174,7 +174,7 @@ def test_a_way_is_chosen_by_training_questions_that_it_did_not_learn_from(
     orders = ordered(score(world, agents, begin, conversions=tmp_path / "conversions", ids=False))
     for agent in AGENTS:
         (task,) = world.plan.of(agent, TEST)
-        first = agents.found(task.question, choosing.DEPTH)[orders[agent.name][task.id][0]]
+        first = agents.search(task.question, choosing.DEPTH).passages[orders[agent.name][task.id][0]]
         assert found[agent.name] == agent.utility_of(
             agents.alone(agent, task.question, [first])[0], task.answers
         )

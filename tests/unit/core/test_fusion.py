@@ -196,6 +196,7 @@ def test_values_that_a_calibration_made_lead_back_to_it():
     odds = np.tile(np.linspace(-6.0, 6.0, 100), 100)
     values = 1 / (1 + np.exp(-(0.7 * odds - 2.0)))
     assert platt_scaling(odds, values) == pytest.approx((0.7, -2.0), abs=0.01)
+    assert platt_scaling(odds, values, smoothed=False) == pytest.approx((0.7, -2.0), abs=1e-3)
 
 
 def test_calibration_of_one_number_by_hand():

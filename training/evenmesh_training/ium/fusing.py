@@ -65,8 +65,6 @@ class Scored:
 
     def log_odds(self, fusion: Fusion) -> FloatArray:
         """Return the fused log-odds before calibration, [n]."""
-        if not fusion.weight:
-            fusion = replace(fusion, neighbors=0.0)
         return fused_log_odds(
             self.chances, self.first, fusion.weight, neighbors=fusion.neighbors, vectors=self.vectors
         )

@@ -18,7 +18,7 @@ from evenmesh_training.ium import fusing
 from evenmesh_training.ium.fusing import CHOICES, Judged, Scored
 from evenmesh_training.ium.result_cache import Candidates
 
-WORDS = ("red lamp", "green lamp", "blue door", "old boat")
+WORDS = ("red lamp", "green lamp", "blue bell", "old boat")
 PASSAGES = tuple(Passage(name, "", text) for name, text in zip("abcd", WORDS, strict=True))
 FOUND = Candidates(PASSAGES, (9.0, 5.0, 3.0, 1.0))
 MODEL = {"a": 0.2, "b": 0.4, "c": 0.6, "d": 0.8}
