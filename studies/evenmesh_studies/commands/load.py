@@ -436,7 +436,16 @@ async def _measure(
             first=int(time.time()) % 1_000_000 * 1_000 if settings.distinct else 0,
         )
         await _until_stopped(session, stop)
-    run = evaluate_run(plan.way, settings, session.steps, plan.slo, facts, local=bool(pids), seed=plan.seed)
+    run = evaluate_run(
+        plan.way,
+        settings,
+        session.steps,
+        plan.slo,
+        facts,
+        local=bool(pids),
+        seed=plan.seed,
+        interrupted=session.interrupted,
+    )
     return run, stop.is_set()
 
 

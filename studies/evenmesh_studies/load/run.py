@@ -30,6 +30,7 @@ class LoadRun:
         slo_rate: rate up to which the SLO was met, and whether a larger one was tried.
         times: input of the queueing models; None without closed-loop steps.
         predicted: by the models.
+        interrupted: whether it was stopped early, in a step or between two.
     """
 
     way: str
@@ -43,11 +44,7 @@ class LoadRun:
     slo_rate: tuple[float, bool] | None = None
     times: ServiceTimes | None = None
     predicted: Sequence[Prediction] = field(default=())
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether it was stopped early."""
-        return any(one.interrupted for one in self.steps)
+    interrupted: bool = False
 
     @property
     def closed(self) -> list[StepResult]:
@@ -69,6 +66,7 @@ def evaluate_run(
     *,
     local: bool,
     seed: int,
+    interrupted: bool = False,
 ) -> LoadRun:
     """Evaluate the steps of a run.
 
@@ -80,6 +78,7 @@ def evaluate_run(
         facts: names and values.
         local: whether the services ran on this machine.
         seed: of resamples.
+        interrupted: whether it was stopped early.
     """
     alone = next((one for one in steps if one.step.kind == "closed" and one.step.callers == 1), None)
     if slo is None and alone is not None and len(alone.latencies_ms()) and way != "sweep":
@@ -94,7 +93,9 @@ def evaluate_run(
             knee = find_knee(alone, loads, seed)
         if slo is not None and loads:
             slo_rate = slo_rate_of(loads, slo)
-    return LoadRun(way, settings, steps, slo, facts, local, seed, knee, slo_rate, times, predicted)
+    return LoadRun(
+        way, settings, steps, slo, facts, local, seed, knee, slo_rate, times, predicted, interrupted
+    )
 
 
 def bottleneck_of(run: LoadRun, measured: StepResult) -> tuple[Bottleneck, str]:

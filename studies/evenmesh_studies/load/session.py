@@ -48,6 +48,7 @@ class Session:
         progress: follows the run.
         first: number of the first call; numbers are unique.
         steps: measured so far, in order; the last may have been interrupted.
+        interrupted: whether it was stopped early, in a step or between two.
     """
 
     plan: LoadPlan
@@ -59,6 +60,7 @@ class Session:
     progress: StepProgress
     first: int = 0
     steps: list[StepResult] = field(default_factory=list)
+    interrupted: bool = field(default=False, init=False)
     _stored: Mapping[str, StepResult] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -137,6 +139,7 @@ class Session:
             self.steps.append(known)
             return known
         if self.stop.is_set():
+            self.interrupted = True
             return None
         self.progress.begins(step, place, count)
         self.monitor.begin(time.monotonic())
@@ -160,6 +163,7 @@ class Session:
             # An interrupted step is reported but not journalled: a resumed run measures it again.
             if measured.calls:
                 self.steps.append(measured)
+            self.interrupted = True
             return None
         self.journal.add(step.name, FILE, [json.dumps(as_record(measured), allow_nan=False)])
         self.steps.append(measured)
