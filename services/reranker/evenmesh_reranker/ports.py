@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.domain import Agent, Best, Fusion, Passage, Scores
 from evenmesh_reranker.models.fusions import Fusions
 
 
@@ -44,13 +44,18 @@ class Row:
 
 
 class Adapter(Protocol):
-    """Changes of a model's parameters for one agent: a version, and a size in memory in bytes."""
+    """Changes of a model for one agent."""
 
     @property
     def version(self) -> str: ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Size in memory. Bytes."""
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """How the agent's scores are fused with those of a first stage; None: as the model says."""
 
 
 class LoadedModel(Protocol):
@@ -144,6 +149,11 @@ class Assigned:
     def version(self) -> str:
         """Version that replies name."""
         return self.model.version if self.adapter is None else self.adapter.version
+
+    def fusion(self, agent: Agent) -> Fusion:
+        """Return how the agent's scores are fused with those of a first stage."""
+        own = None if self.adapter is None else self.adapter.fusion
+        return own or self.model.fusions.of(agent)
 
 
 class ModelsOfAgents(Protocol):

@@ -3,6 +3,8 @@
 A file ``adapter.safetensors`` holds, for each changed ``nn.Linear`` by its name in the transformers model,
 ``<name>.lora_A`` of shape [rank, inputs] and ``<name>.lora_B`` of shape [outputs, rank]; the layer's output y
 for input x becomes y + B A x. A trainer that scales by alpha / rank writes B scaled.
+
+An adapter may have a fusion (:mod:`evenmesh_reranker.models.fusions`), and may change no layer besides.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from evenmesh_kit.compute.model_files import ModelError, one_line
+from evenmesh_reranker.domain import Fusion
+from evenmesh_reranker.models import fusions
 
 FILE: Final = "adapter.safetensors"
 """Name of the file in an adapter's version."""
@@ -33,11 +37,13 @@ class LowRankAdapter:
 
     Attributes:
         version: version of the changes.
-        pairs: by layer, A of shape [rank, inputs] and B of shape [outputs, rank].
+        pairs: by layer, A of shape [rank, inputs] and B of shape [outputs, rank]; empty if no layer changes.
+        fusion: how scores are fused with those of a first stage; None: as the model says.
     """
 
     version: str
     pairs: Mapping[str, tuple[Tensor, Tensor]]
+    fusion: Fusion | None = None
 
     @property
     def size(self) -> int:
@@ -50,6 +56,8 @@ class LowRankAdapter:
         for name, (down, up) in self.pairs.items():
             tensors[name + _A], tensors[name + _B] = down.contiguous(), up.contiguous()
         save_file(tensors, folder / FILE)
+        if self.fusion is not None:
+            fusions.write(self.fusion, folder)
 
     @classmethod
     def load(cls, folder: Path, version: str, model: Any, device: torch.device) -> LowRankAdapter:
@@ -76,7 +84,7 @@ class LowRankAdapter:
             pairs[name] = (down, up)
         if len(tensors) != 2 * len(pairs):
             raise ModelError(f"the adapter {version} has changes without their other half")
-        return cls(version, pairs)
+        return cls(version, pairs, fusions.read(folder))
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from evenmesh_kit.compute.openvino_runtime import (
     multiplies_bfloat16,
 )
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
-from evenmesh_reranker.domain import Agent
-from evenmesh_reranker.models import pairs, token_names, tokens
+from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.models import fusions, pairs, token_names, tokens
 from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
 
@@ -79,11 +79,14 @@ class CompiledAdapter:
 
     Attributes:
         version: version of the changes.
-        pairs: by layer, A of shape [rank, inputs] and B of shape [outputs, rank], float32.
+        pairs: by layer, A of shape [rank, inputs] and B of shape [outputs, rank], float32; empty if no layer
+            changes.
+        fusion: how scores are fused with those of a first stage; None: as the model says.
     """
 
     version: str
     pairs: Mapping[str, tuple[Array, Array]]
+    fusion: Fusion | None = None
 
     @property
     def size(self) -> int:
@@ -115,7 +118,7 @@ class CompiledAdapter:
             made[name] = (down.astype(np.float32), up.astype(np.float32))
         if len(found) != 2 * len(made):
             raise ModelError(f"the adapter {version} has changes without their other half")
-        return cls(version, made)
+        return cls(version, made, fusions.read(folder))
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,9 @@ class CompiledCrossEncoder:
     def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
         """See the port."""
         found: list[float] = []
-        given = zip(rows, adapters, strict=True)
+        own = cast("Sequence[CompiledAdapter | None]", adapters)
+        # Rows of an adapter that changes no layer are computed with those that have none.
+        given = zip(rows, [one if one is not None and one.pairs else None for one in own], strict=True)
         for _, same in groupby(given, lambda one: (self._plain.layers.size(len(one[0].ids)), id(one[1]))):
             some, (adapter, *_) = zip(*same, strict=True)
             most = self._layers_of(adapter).together
@@ -253,8 +258,9 @@ class CompiledCrossEncoder:
         Raises:
             EngineError: OpenVINO cannot convert the model.
         """
-        self._changes_of(adapter)
-        self._for_changes()
+        if adapter.pairs:
+            self._changes_of(adapter)
+            self._for_changes()
 
     def embeddings(self) -> Tensor:
         """Return its embeddings of words, ``[vocabulary, hidden]``; this imports PyTorch."""

@@ -124,7 +124,7 @@ class CrossEncoderReranker:
         values = [0.0] * len(passages)
         for at, value in zip(order, (value for chunk in scored for value in chunk), strict=True):
             values[at] = value
-        return Scores(tuple(values), assigned.version, fusion=assigned.model.fusions.of(agent))
+        return Scores(tuple(values), assigned.version, fusion=assigned.fusion(agent))
 
     def _check(self, rows: Sequence[Row], count: int) -> None:
         """Refuse pairs of too many tokens, before any is scored."""

@@ -3,16 +3,21 @@
 ``config.json`` of a model says it in the field :data:`FIELD`: an object with ``weight``, ``neighbors``,
 ``slope`` and ``intercept`` (:class:`evenmesh_reranker.domain.Fusion`), and in ``agents`` such objects with
 ``task_id`` and ``model_id``, of agents whose feedback chose other numbers.
+
+The version of an agent's own changes may have a fusion too, in the file :data:`FILE`: the object alone.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.fusion import log_odds_fusion
+from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_reranker.domain import Agent, Fusion
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 FIELD: Final = "evenmesh_fusion"
 AGENTS: Final = "agents"
+FILE: Final = "fusion.json"
 NONE: Final = Fusion(0.0)
 """The model's scores alone."""
 _IDS: Final = ("task_id", "model_id")
@@ -64,12 +70,38 @@ class Fusions:
         """Return the fusion for an agent."""
         return self.own.get((agent.task_id, agent.model_id), self.others)
 
+    def but(self, agent: Agent, fusion: Fusion) -> Fusions:
+        """Return these with another fusion of one agent."""
+        return Fusions(self.others, {**self.own, (agent.task_id, agent.model_id): fusion})
+
     def dumped(self) -> dict[str, Any]:
         """Return the field of a config, as :meth:`parse` takes it."""
         agents = [
             dict(zip(_IDS, ids, strict=True)) | asdict(fusion) for ids, fusion in sorted(self.own.items())
         ]
         return asdict(self.others) | ({AGENTS: agents} if agents else {})
+
+
+def write(fusion: Fusion, folder: Path) -> None:
+    """Write the fusion of an agent's own changes into their folder."""
+    (folder / FILE).write_text(json.dumps(asdict(fusion)), encoding="utf-8")
+
+
+def read(folder: Path) -> Fusion | None:
+    """Return the fusion of the changes in a folder; None if they have none.
+
+    Raises:
+        ModelError: it cannot be read, or a number is missing or out of its range.
+    """
+    try:
+        given = json.loads((folder / FILE).read_bytes())
+        if not isinstance(given, dict):
+            raise ValueError(f"it must be an object, not {given!r}")
+        return _fusion(given)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{FILE}: {one_line(error)}") from None
 
 
 def fuse(

@@ -409,9 +409,8 @@ class ModelRegistry:
         base = await self._model_of_all(lineage.tenant)
         if base is None or not lineage.applies_to(base.version):
             return None
-        return Assigned(
-            base, await self._cache.get(lineage.tenant, version, partial(self._load_adapter, version, base))
-        )
+        load = partial(self._load_adapter, version, base)
+        return Assigned(base, cast(Adapter, await self._cache.get(lineage.tenant, version, load)))
 
     async def _load_cached(self, version: str) -> LoadedModel:
         tenant = (await self._manifest(version)).lineage.tenant

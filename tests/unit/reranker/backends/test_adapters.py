@@ -12,7 +12,10 @@ from safetensors.torch import save_file
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_reranker.backends.adapters import FILE, LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder
-from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.models import fusions
+from evenmesh_reranker.models.fusions import NONE
+from evenmesh_reranker.ports import Assigned
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
 
@@ -60,6 +63,39 @@ def test_an_adapter_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> N
     assert again.version == "b"
     assert again.size == adapter.size == 4 * 2 * (32 + 32 + 32 + 1)
     assert _scores(model, again) == _scores(model, adapter)
+
+
+def test_an_adapter_may_have_a_fusion_and_change_no_layer(folder: Path, tmp_path: Path) -> None:
+    model = tiny_encoders.encoder(folder, version="v")
+    fusion = Fusion(0.5, 2.0, slope=0.25, intercept=-3.0)
+    LowRankAdapter("a", {}, fusion).save(tmp_path)
+    again = LowRankAdapter.load(tmp_path, "b", model.encoder.model, CPU)
+    assert (again.fusion, again.size) == (fusion, 0)
+    assert Assigned(model, again).fusion(Agent()) == fusion
+    assert (
+        Assigned(model).fusion(Agent()) == Assigned(model, tiny_encoders.low_rank(1)).fusion(Agent()) == NONE
+    )
+    assert _scores(model, again, None, tiny_encoders.low_rank(1)) == pytest.approx(
+        _scores(model, None, None, tiny_encoders.low_rank(1)), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{", "Expecting property name"),
+        ("[1.0]", "it must be an object"),
+        ('{"weight": 11}', r"a weight and neighbors in \[0, 10\]"),
+        ('{"weight": 1, "agents": []}', "it must have weight"),
+        ("null", "it must be an object"),
+    ],
+)
+def test_a_damaged_fusion_is_refused(folder: Path, tmp_path: Path, given: str, said: str) -> None:
+    LowRankAdapter("a", {}).save(tmp_path)
+    (tmp_path / fusions.FILE).write_text(given)
+    model = tiny_encoders.encoder(folder, version="v")
+    with pytest.raises(ModelError, match=rf"fusion\.json: .*{said}"):
+        LowRankAdapter.load(tmp_path, "a", model.encoder.model, CPU)
 
 
 @pytest.mark.parametrize(

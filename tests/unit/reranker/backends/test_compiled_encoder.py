@@ -175,6 +175,24 @@ def test_no_request_waits_for_the_first_adapter_to_be_compiled(
     assert len(model.probabilities(_rows(model, 2), [adapter, None])) == 2
 
 
+def test_an_adapter_that_changes_no_layer_costs_no_compilation_and_is_computed_with_the_others(
+    folder: Path, kept: Conversions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = padded_rows.computed_together(monkeypatch)
+    loader = _loader(kept, parallel=2)
+    model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
+    fusion = Fusion(0.5, 2.0, slope=0.25, intercept=-3.0)
+    LowRankAdapter("a", {}, fusion).save(tmp_path)
+    monkeypatch.setattr(compiled_encoder, "CompiledLayers", lambda *_, **__: pytest.fail("it is compiled"))
+    adapter = loader.adapter(tmp_path, "a", model)
+    assert (adapter.fusion, adapter.size) == (fusion, 0)
+    rows = _rows(model, 1) * 4
+    plain = model.probabilities(rows, [None] * 4)
+    computed.clear()
+    assert model.probabilities(rows, [adapter, None, adapter, None]) == plain
+    assert computed == [4]
+
+
 def test_an_adapter_that_cannot_be_compiled_is_refused(
     folder: Path, kept: Conversions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
