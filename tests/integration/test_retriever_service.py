@@ -27,7 +27,8 @@ from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
-from evenmesh.wire.errors import from_rpc_error
+from evenmesh.wire.errors import MeshError, from_rpc_error
+from evenmesh_training.online.clients import RetrieverPassages
 from tests.support.forked import ForkedModule
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 class Service:
     """A retriever process and a client of it."""
 
+    address: str
     process: subprocess.Popen[str] | ForkedModule
     channel: grpc.Channel
     retriever: RetrieverServiceStub
@@ -101,7 +103,8 @@ def connected(home: Path, process: subprocess.Popen[str] | ForkedModule, *, with
         if process.poll() is not None:
             pytest.fail(f"the retriever ended with {process.returncode}: {reported(home, process)}")
         if file.exists():
-            channel = grpc.insecure_channel(file.read_text())
+            address = file.read_text()
+            channel = grpc.insecure_channel(address)
             health = health_pb2_grpc.HealthStub(channel)
             try:
                 replies = [
@@ -109,9 +112,8 @@ def connected(home: Path, process: subprocess.Popen[str] | ForkedModule, *, with
                     for name in NAMES
                 ]
                 if all(reply.status == health_pb2.HealthCheckResponse.SERVING for reply in replies):
-                    return Service(
-                        process, channel, RetrieverServiceStub(channel), CollectionServiceStub(channel)
-                    )
+                    retriever, collections = RetrieverServiceStub(channel), CollectionServiceStub(channel)
+                    return Service(address, process, channel, retriever, collections)
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
@@ -194,6 +196,27 @@ def test_a_collection_from_its_making_to_its_end(service: Service) -> None:
     with pytest.raises(grpc.RpcError) as unknown:
         service.ask(query="q", collection="life")
     assert unknown.value.code() == NOT_FOUND
+
+
+async def test_the_online_trainer_finds_what_an_ask_finds(service: Service) -> None:
+    passages = RetrieverPassages(service.address, retriever="bm25-lucene", max_message_bytes=2**20)
+    another = RetrieverPassages(service.address, retriever="nothing", max_message_bytes=2**20)
+    try:
+        found = await passages.found("c", "fox")
+        assert found is not None
+        asked = service.ask(query="fox", collection="c", k=30)
+        assert [(one.id, one.text) for one in found.passages] == [
+            (one.id, one.text) for one in asked.passages
+        ]
+        assert list(found.scores) == list(asked.scores)
+        # A collection that was deleted and a query that cannot be asked have no candidates.
+        assert await passages.found("gone", "fox") is None
+        assert await passages.found("c", " ") is None
+        with pytest.raises(MeshError, match="nothing"):
+            await another.found("c", "fox")
+    finally:
+        await passages.close()
+        await another.close()
 
 
 def test_rankings_are_indices_into_candidates(service: Service) -> None:

@@ -27,6 +27,7 @@ from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.candidates import Parameters
 from evenmesh_training.online.rounds import Rounds
 from evenmesh_training.online.served import ServedModels
@@ -119,6 +120,15 @@ class Corpus:
             for collection, id_ in keys
             if collection == COLLECTION and id_ in self.passages
         }
+
+    async def found(self, collection: str, query: str) -> Candidates | None:
+        """Passages with most of the query's words."""
+        if collection != COLLECTION:
+            return None
+        words = set(query.split())
+        scores = {one.id: float(len(words & set(one.text.split()))) for one in self.passages.values()}
+        best = sorted(self.passages.values(), key=lambda one: (-scores[one.id], one.id))[:100]
+        return Candidates(tuple(best), tuple(scores[one.id] for one in best))
 
 
 def ranked(scores: Sequence[float], passages: Sequence[Passage]) -> list[str]:
@@ -256,8 +266,7 @@ class World:
         for number in numbers:
             passages = self.stream.candidates(number)
             useful = tuple(taste(one) for one in passages)
-            values += parameters.values(
-                [TrainingExample(self.stream.query(number), tuple(passages), useful)], agent
-            )
+            example = TrainingExample(self.stream.query(number), tuple(passages), useful)
+            values.append(parameters.reported(example, agent).value(parameters.fusion(agent)))
         defined = [value for value in values if value == value]
         return sum(defined) / len(defined)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -80,15 +80,34 @@ class Scored:
         return {self.ids[at]: float(values[at]) for at in np.argsort(-values, kind="stable").tolist()}
 
 
+class JudgedQuery(Protocol):
+    """A query of an agent, and what the agent judged of its candidates."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent, as the model reads it."""
+
+    @property
+    def scored(self) -> Scored:
+        """The candidates."""
+
+    @property
+    def utilities(self) -> Mapping[str, float]:
+        """Of judged candidates by id, [0, 1]."""
+
+    def value(self, fusion: Fusion) -> float:
+        """Return what the order that a fusion gives to the candidates is worth to the agent, [0, 1]."""
+
+
 @dataclass(frozen=True)
-class Judged:
-    """A query of an agent, and what it judged alone.
+class AnsweredQuery:
+    """A query of an agent that was asked to answer from candidates, each alone.
 
     Attributes:
         agent: as the model reads it.
         scored: the candidates.
-        utilities: of passages that the agent answered from alone, by id, [0, 1]; those that it refused are
-            missing and count 0.
+        utilities: of passages that the agent answered from, by id, [0, 1]; those that it refused are missing
+            and count 0.
         shown: passages that the agent is shown.
     """
 
@@ -130,12 +149,11 @@ def best(values: Sequence[FloatArray]) -> int:
     return int(np.argmax(surely.round(12)))
 
 
-def choose(judged: Sequence[Judged], before: Fusions, *, together: bool) -> Fusions:
+def choose(judged: Sequence[JudgedQuery], before: Fusions, *, together: bool) -> Fusions:
     """Return the fusion of each agent that has queries, and that of all others.
 
     Args:
-        judged: queries; passages that :func:`needed` names are judged. Those of an agent without ids count
-            for all others.
+        judged: queries. Those of an agent without ids count for all others.
         before: what is kept, with its calibration, where queries do not show another one to be better, and
             for agents that have no queries here.
         together: whether others have what is best for all of these agents together.
@@ -143,7 +161,7 @@ def choose(judged: Sequence[Judged], before: Fusions, *, together: bool) -> Fusi
     Returns:
         Fusions that are calibrated by the judged passages (:func:`evenmesh_core.fusion.platt_scaling`).
     """
-    of_agent: dict[Agent, list[Judged]] = {}
+    of_agent: dict[Agent, list[JudgedQuery]] = {}
     for one in judged:
         of_agent.setdefault(one.agent, []).append(one)
     values = {
@@ -163,7 +181,7 @@ def choose(judged: Sequence[Judged], before: Fusions, *, together: bool) -> Fusi
     return Fusions(others, {ids: fusion for ids, fusion in own.items() if fusion != others})
 
 
-def _calibrated(fusion: Fusion, judged: Sequence[Judged]) -> Fusion:
+def _calibrated(fusion: Fusion, judged: Sequence[JudgedQuery]) -> Fusion:
     odds: list[float] = []
     worth: list[float] = []
     for one in judged:

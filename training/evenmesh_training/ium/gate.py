@@ -18,8 +18,8 @@ import numpy as np
 
 from evenmesh_core.neighbors import text_vectors
 from evenmesh_core.ranking_metrics import ranking_metrics
-from evenmesh_reranker.domain import Agent, Passage
-from evenmesh_reranker.models.fusions import Fusions, fuse
+from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.models.fusions import fuse
 
 FILE = "gate.json.gz"
 
@@ -27,9 +27,8 @@ FILE = "gate.json.gz"
 class Ranking(Protocol):
     """What ranks for an agent."""
 
-    @property
-    def fusions(self) -> Fusions:
-        """How its scores are fused with those of a first stage."""
+    def fusion(self, agent: Agent) -> Fusion:
+        """Return how an agent's scores are fused with those of a first stage."""
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
         """Return the score of each passage, [0, 1]."""
@@ -78,7 +77,7 @@ class Gate:
 
     def values(self, ranking: Ranking, agent: Agent) -> list[float]:
         """Return nDCG@10 of each question, [0, 1], ranked for an agent as an ask without options ranks."""
-        fusion = ranking.fusions.of(agent)
+        fusion = ranking.fusion(agent)
         rankings, judgements = {}, {}
         for at, one in enumerate(self._questions):
             scores = np.array(ranking.scores(one.query, one.passages, agent))

@@ -203,7 +203,7 @@ class Offline:
         for (agent, task), one, names in zip(units, scored, wanted, strict=True):
             known = {name: self.collector.utility(agent, task, [name])[0] for name in names}
             utilities = {name: value for name, value in known.items() if value is not None}
-            judged.append(fusing.Judged(learner.reads(agent), one, utilities, agent.passages))
+            judged.append(fusing.AnsweredQuery(learner.reads(agent), one, utilities, agent.passages))
         # Where no weight of the model changed, agents that are not here keep their lists.
         together = self.recipe.learns == "both"
         chosen = await asyncio.to_thread(fusing.choose, judged, before, together=together)

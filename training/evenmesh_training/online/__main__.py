@@ -60,7 +60,10 @@ class TrainerService:
         holder = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
         self._leases = SqlLeases(self._database, holder, lease_s=settings.lease_s, at_once=settings.at_once)
         self._passages = RetrieverPassages(
-            settings.retriever_target, max_message_bytes=settings.max_message_bytes, telemetry=telemetry
+            settings.retriever_target,
+            retriever=settings.retriever,
+            max_message_bytes=settings.max_message_bytes,
+            telemetry=telemetry,
         )
         self._promoter = RerankerPromoter(settings.reranker_target, telemetry=telemetry)
         self._models = opening.version_store(reranker, local="trainer-cache")

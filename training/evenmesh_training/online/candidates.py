@@ -1,45 +1,90 @@
-"""An agent's next parameters: where they start from, how they score, and how they become a version."""
+"""What an agent gets next: where it starts from, how it ranks, and how it becomes a version."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from evenmesh_core.arrays import FloatArray
 from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import tokens
-from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_reranker.models.fusions import FIELD
 from evenmesh_reranker.models.manifest import FILE as MANIFEST
 from evenmesh_reranker.models.manifest import Kind
+from evenmesh_reranker.ports import Assigned
+from evenmesh_training.ium.fusing import Scored
+from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online import low_rank
 from evenmesh_training.online.comparison import order_value
 from evenmesh_training.online.training_examples import TrainingExample
 
 
 @dataclass(frozen=True)
+class ReportedQuery:
+    """A query of an agent, and what its feedback says of candidates.
+
+    Attributes:
+        agent: the agent.
+        scored: the candidates.
+        utilities: of judged candidates by id, [0, 1]; what is not judged is not known.
+        fused: whether a first stage scored the candidates.
+    """
+
+    agent: Agent
+    scored: Scored
+    utilities: Mapping[str, float]
+    fused: bool
+
+    def values(self, fusion: Fusion) -> FloatArray:
+        """Return what orders the candidates, [n]."""
+        return self.scored.log_odds(fusion) if self.fused else self.scored.chances
+
+    def value(self, fusion: Fusion) -> float:
+        """Return :func:`~evenmesh_training.online.comparison.order_value` of the judged candidates."""
+        values = dict(zip(self.scored.ids, self.values(fusion).tolist(), strict=True))
+        return order_value([values[one] for one in self.utilities], list(self.utilities.values()))
+
+
+@dataclass(frozen=True)
 class Parameters:
-    """What scores for an agent: a model in memory, and the agent's adapter if it has one."""
+    """What ranks for an agent: a model in memory, and the agent's adapter if it has one."""
 
     model: Encoder
     adapter: LowRankAdapter | None = None
 
-    @property
-    def fusions(self) -> Fusions:
-        """How the scores are fused with those of a first stage."""
-        return self.model.fusions
+    def fusion(self, agent: Agent) -> Fusion:
+        """Return how the agent's scores are fused with those of a first stage, as serving does."""
+        return Assigned(self.model, self.adapter).fusion(agent)
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
         """Return the score of each passage, [0, 1], as serving computes it."""
         return self.model.scores(query, passages, agent, self.adapter)
 
-    def values(self, examples: Sequence[TrainingExample], agent: Agent) -> list[float]:
-        """Return :func:`~evenmesh_training.online.comparison.order_value` of each example."""
-        return [order_value(self.scores(one.query, one.passages, agent), one.usefulness) for one in examples]
+    def reported(self, example: TrainingExample, agent: Agent) -> ReportedQuery:
+        """Return an example's candidates with their scores."""
+        found = example.found or Candidates(example.passages, (0.0,) * len(example.passages))
+        scores = self.scores(example.query, found.passages, agent)
+        scored = Scored.of(found, dict(zip((one.id for one in found.passages), scores, strict=True)))
+        judged = zip(example.passages, example.usefulness, strict=True)
+        utilities = {one.id: useful for one, useful in judged}
+        return ReportedQuery(agent, scored, utilities, fused=example.found is not None)
+
+    def all_reported(
+        self, examples: Sequence[TrainingExample], agent: Agent, *, stop: Callable[[], bool] = lambda: False
+    ) -> list[ReportedQuery]:
+        """Return :meth:`reported` of each example; of fewer once ``stop`` returns True."""
+        found = []
+        for one in examples:
+            if stop():
+                break
+            found.append(self.reported(one, agent))
+        return found
 
 
 @dataclass(frozen=True)
@@ -65,10 +110,18 @@ class Candidate:
         Raises:
             ValueError: the model has no such layers.
         """
-        if served is None:
+        if served is None or not served.pairs:
             adapter = low_rank.fresh(base.encoder.model, layers=layers, rank=rank, seed=seed)
+            if served is not None:
+                adapter = replace(adapter, fusion=served.fusion)
         else:
             adapter = low_rank.copy(served)
+        return cls(Kind.ADAPTER, base.version, Parameters(base, adapter))
+
+    @classmethod
+    def alike(cls, base: Encoder, served: LowRankAdapter | None) -> Candidate:
+        """Return an adapter that ranks as the served one, or as the model of all agents without one."""
+        adapter = LowRankAdapter("", {}) if served is None else low_rank.copy(served)
         return cls(Kind.ADAPTER, base.version, Parameters(base, adapter))
 
     @classmethod
@@ -84,6 +137,15 @@ class Candidate:
             low_rank.fold(copy.encoder.model, served)
         copy.add_agents([agent])
         return cls(Kind.FULL, "", Parameters(copy))
+
+    def fused(self, agent: Agent, fusion: Fusion) -> Candidate:
+        """Return it with another fusion of the agent; a whole model is changed in place."""
+        model, adapter = self.parameters.model, self.parameters.adapter
+        if adapter is not None:
+            return replace(self, parameters=Parameters(model, replace(adapter, fusion=fusion)))
+        model.fusions = model.fusions.but(agent, fusion)
+        setattr(cast(Any, model.encoder.model).config, FIELD, model.fusions.dumped())
+        return self
 
     @property
     def tokenizer(self) -> Any:

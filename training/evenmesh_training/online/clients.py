@@ -11,17 +11,22 @@ import grpc
 from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
 from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
+from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from evenmesh.wire.channel import connect
-from evenmesh.wire.errors import NotFound, from_rpc_error
+from evenmesh.wire.errors import InvalidField, NotFound, from_rpc_error
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Passage
+from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.training_examples import PassageKey
 
 _COLLECTIONS: Final = collection_pb.DESCRIPTOR.services_by_name["CollectionService"].full_name
 _FEEDBACK: Final = feedback_pb.DESCRIPTOR.services_by_name["FeedbackService"].full_name
 _IDS_AT_ONCE: Final = 5_000
 _READ_S: Final = 60.0
+_DEPTH: Final = 100
+"""Passages found for a query: judged ones should be among them, whatever sampling showed."""
 _PROMOTE_S: Final = 600.0
 
 
@@ -30,11 +35,19 @@ class RetrieverPassages:
 
     Args:
         target: gRPC target of the retriever.
+        retriever: first stage by name; empty: the retriever's default.
         max_message_bytes: largest message either way. Bytes.
         telemetry: records calls.
     """
 
-    def __init__(self, target: str, *, max_message_bytes: int, telemetry: Telemetry | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        retriever: str = "",
+        max_message_bytes: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._channel = connect(
             target,
             service=_COLLECTIONS,
@@ -42,6 +55,8 @@ class RetrieverPassages:
             telemetry=telemetry,
         )
         self._stub = CollectionServiceStub(self._channel)
+        self._first_stage = RetrieverServiceStub(self._channel)
+        self._retriever = retriever
 
     async def texts(self, keys: Iterable[PassageKey]) -> Mapping[PassageKey, Passage]:
         """See the port."""
@@ -65,6 +80,21 @@ class RetrieverPassages:
                         break  # the collection was deleted with all its passages
                     raise failure from error
         return found
+
+    async def found(self, collection: str, query: str) -> Candidates | None:
+        """See the port."""
+        request = retriever_pb.RetrieveRequest(
+            query=query, collection=collection, retriever=self._retriever, depth=_DEPTH, k=_DEPTH
+        )
+        try:
+            reply = await self._first_stage.Retrieve(request, timeout=_READ_S)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            if isinstance(failure, NotFound | InvalidField) and failure.field in ("collection", "query"):
+                return None
+            raise failure from error
+        passages = tuple(Passage(one.id, one.title, one.text) for one in reply.passages)
+        return Candidates(passages, tuple(reply.scores))
 
     async def close(self) -> None:
         """Close the channel."""

@@ -78,7 +78,7 @@ def fold(model: Any, adapter: LowRankAdapter) -> None:
 def copy(adapter: LowRankAdapter) -> LowRankAdapter:
     """Return a copy of an adapter in its own memory."""
     pairs = {name: (down.clone(), up.clone()) for name, (down, up) in adapter.pairs.items()}
-    return LowRankAdapter(adapter.version, pairs)
+    return LowRankAdapter(adapter.version, pairs, adapter.fusion)
 
 
 def _add(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:

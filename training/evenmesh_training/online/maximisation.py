@@ -1,19 +1,22 @@
-"""The computation of one round: train a candidate on examples, and compare it on those held out."""
+"""The computation of one round: train a candidate, choose how its scores are fused, and compare it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.domain import Agent, Fusion
+from evenmesh_reranker.models.fusions import Fusions
+from evenmesh_training.ium import fusing
 from evenmesh_training.ium.gate import Gate
 from evenmesh_training.ium.learning import Example, Learned, Options, StepCallback, learn
-from evenmesh_training.online.candidates import Candidate, Parameters
+from evenmesh_training.online.candidates import Candidate, Parameters, ReportedQuery
 from evenmesh_training.online.comparison import MARGIN, Comparison, compare
 from evenmesh_training.online.settings import OnlineSettings
-from evenmesh_training.online.training_examples import TrainingExample
+from evenmesh_training.online.training_examples import RoundData
 
 ADAPTER_RATE: Final = 1e-3
 """Learning rate of an adapter, half of which starts at zero."""
@@ -23,16 +26,18 @@ _MICRO_BATCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of training a candidate.
+    """The result of a round.
 
     Attributes:
-        learned: its training.
-        comparison: the candidate against what serves; None if training was stopped before its end.
-        general: the same on the questions of the gate; None without a gate.
+        candidate: what was trained or fused anew.
+        learned: the training of its parameters; None if they stay.
+        comparison: the candidate against what serves; None if it was stopped before its end.
+        general: the same on the questions of the gate; None without a gate, and where parameters stay.
     """
 
-    learned: Learned
-    comparison: Comparison | None
+    candidate: Candidate
+    learned: Learned | None
+    comparison: Comparison | None = None
     general: Comparison | None = None
 
 
@@ -56,8 +61,7 @@ def maximise(
     candidate: Candidate,
     served: Parameters,
     agent: Agent,
-    examples: Sequence[TrainingExample],
-    held_out: Sequence[TrainingExample],
+    data: RoundData,
     options: Options,
     *,
     level: float,
@@ -67,48 +71,66 @@ def maximise(
     checkpoint: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train a candidate, and compare it with what serves.
+    """Train a candidate, choose its fusion, and compare it with what serves.
 
     Args:
         candidate: changed.
         served: what serves the agent now.
         agent: the agent.
-        examples: what to learn from.
-        held_out: what to compare on.
+        data: what to learn from, to choose by, and to compare on.
         options: how to learn.
         level: of the tests, (0, 1).
         margin: loss of nDCG that is accepted, (0, 1).
         gate: questions of no agent, on which it must not be worse either; None: none.
         on_step: called after each step.
         checkpoint: file from which a stopped training resumes.
-        stop: called after each step; True ends the training early.
+        stop: called after each step and before each query is ranked; True ends the round early.
 
     Raises:
-        InvalidInput: there is nothing to learn from.
         FloatingPointError: the training diverges.
         OSError: the checkpoint cannot be written.
     """
-    judgements = [
-        Example(one.query, passage.title, passage.text, agent, usefulness)
-        for one in examples
-        for passage, usefulness in zip(one.passages, one.usefulness, strict=True)
-    ]
-    with candidate.training() as model:
-        learned = learn(
-            candidate.tokenizer,
-            model,
-            judgements,
-            options,
-            on_step=on_step,
-            checkpoint=checkpoint,
-            stop=stop,
-        )
-    if not learned.complete:
-        return Trained(learned, None)
-    before, after = served.values(held_out, agent), candidate.parameters.values(held_out, agent)
+    learned = None
+    if data.examples:
+        judgements = [
+            Example(one.query, passage.title, passage.text, agent, usefulness)
+            for one in data.examples
+            for passage, usefulness in zip(one.passages, one.usefulness, strict=True)
+        ]
+        with candidate.training() as model:
+            learned = learn(
+                candidate.tokenizer,
+                model,
+                judgements,
+                options,
+                on_step=on_step,
+                checkpoint=checkpoint,
+                stop=stop,
+            )
+        if not learned.complete:
+            return Trained(candidate, learned)
+    if data.choosing:
+        reported = candidate.parameters.all_reported(data.choosing, agent, stop=stop)
+        if stop():
+            return Trained(candidate, learned)
+        candidate = candidate.fused(agent, _chosen(reported, agent, candidate.parameters.fusion(agent)))
+    before, after = served.fusion(agent), candidate.parameters.fusion(agent)
+    held_out = data.held_out if learned is not None or after != before else ()
+    now = served.all_reported(held_out, agent, stop=stop)
+    then = now if learned is None else candidate.parameters.all_reported(held_out, agent, stop=stop)
+    if stop():
+        return Trained(candidate, learned)
+    found = compare(
+        [one.value(before) for one in now], [one.value(after) for one in then], level=level, margin=margin
+    )
     general = None
-    if gate is not None:
-        known, now = gate.values(served, agent), gate.values(candidate.parameters, agent)
-        general = compare(known, now, level=level, margin=margin)
-    found = compare(before, after, level=level, margin=margin)
-    return Trained(learned, found, general)
+    if gate is not None and learned is not None:
+        values = [gate.values(one, agent) for one in (served, candidate.parameters)]
+        general = compare(*values, level=level, margin=margin)
+    return Trained(candidate, learned, found, general)
+
+
+def _chosen(reported: Sequence[ReportedQuery], agent: Agent, before: Fusion) -> Fusion:
+    """Return the fusion that orders the agent's judged passages best, or the one before."""
+    decide = [one for one in reported if not math.isnan(one.value(before))]
+    return fusing.choose(decide, Fusions(before), together=False).of(agent)

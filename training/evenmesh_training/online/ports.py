@@ -1,4 +1,4 @@
-"""Interfaces that online training needs: texts of passages, promotion, and leases of agents."""
+"""Interfaces that online training needs: passages, promotion, and leases of agents."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.training_examples import PassageKey
 
 
 class Passages(Protocol):
-    """Knows the texts of passages."""
+    """Knows passages, and finds them."""
 
     async def texts(self, keys: Iterable[PassageKey]) -> Mapping[PassageKey, Passage]:
         """Return the passages that exist; deleted ones and those of no collection are left out.
 
         Raises:
             Unavailable: they cannot be read now.
+        """
+        ...
+
+    async def found(self, collection: str, query: str) -> Candidates | None:
+        """Return the first stage's best 100 passages for a query, best first.
+
+        None if the collection does not exist, or the query cannot be asked.
+
+        Raises:
+            Unavailable: they cannot be found now.
         """
         ...
 

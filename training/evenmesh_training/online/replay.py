@@ -1,14 +1,16 @@
 """Replay Algorithm 2 on a stream of queries, to measure what online training gives.
 
 The current parameters rank each query's candidates, and the agent judges each of the first k. After every b
-queries the parameters are trained as the trainer does it: on all judgements so far except those held out.
-Frozen parameters rank the same stream for comparison.
+queries a round learns as the trainer does it: from all judgements so far except those held out. Frozen
+parameters rank the same stream for comparison. Where a first stage scored the candidates, all are ranked by
+fused scores, as in an ask.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +20,40 @@ from evenmesh_lab.files.agent_runs import OFFLINE, ONLINE, AgentRunRecord
 from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_training.ium.learning import Options
+from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.candidates import Candidate, Parameters
 from evenmesh_training.online.comparison import MARGIN, enough_queries
 from evenmesh_training.online.maximisation import maximise
-from evenmesh_training.online.training_examples import TrainingExample, held_out_for
+from evenmesh_training.online.training_examples import (
+    Learns,
+    QueryFeedback,
+    RoundData,
+    TrainingExample,
+    divided,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of a stream, and its candidates."""
+    """A query of a stream.
+
+    Attributes:
+        text: the query.
+        passages: its candidates, best of the first stage first.
+        scores: the first stage's score of each; None: they are ranked by the model alone.
+        usefulness: of each to the agent, [0, 1], where it is known beforehand.
+    """
 
     text: str
     passages: tuple[Passage, ...]
+    scores: tuple[float, ...] | None = None
+    usefulness: tuple[float, ...] = ()
+
+    def example(self, judged: Sequence[tuple[int, float]]) -> TrainingExample:
+        """Return it with places of judged candidates and how useful they are."""
+        found = None if self.scores is None else Candidates(self.passages, self.scores)
+        passages = tuple(self.passages[at] for at, _ in judged)
+        return TrainingExample(self.text, passages, tuple(useful for _, useful in judged), found)
 
 
 Judge = Callable[[int, Sequence[int]], Awaitable[Sequence[float | None]]]
@@ -39,11 +63,11 @@ Arguments: the query's position in the stream, and places of passages among its 
 """
 
 
-def known_judge(examples: Sequence[TrainingExample]) -> Judge:
+def known_judge(stream: Sequence[Query]) -> Judge:
     """Return the judge of a stream in which the usefulness of every candidate is known."""
 
     async def judge(position: int, shown: Sequence[int]) -> Sequence[float | None]:
-        return [examples[position].usefulness[at] for at in shown]
+        return [stream[position].usefulness[at] for at in shown]
 
     return judge
 
@@ -84,6 +108,7 @@ class ReplayOptions:
         margin: loss of nDCG that a promotion may risk, (0, 1).
         rank: of the adapter, [1, inf).
         layers: regular expression of the names of the layers it changes.
+        learns: what a round learns.
     """
 
     batch: int | None
@@ -94,6 +119,7 @@ class ReplayOptions:
     margin: float = MARGIN
     rank: int = 8
     layers: str = ".*"
+    learns: Learns = "model"
 
 
 async def replay(
@@ -121,53 +147,75 @@ async def replay(
     for name, value in (("batch", settings.batch), ("shown", settings.shown)):
         if value is not None and value < 1:
             raise InvalidInput(name, value, "[1, inf)")
-    served, rounds = Parameters(base), 0
+    served, rounds, since = Parameters(base), 0, 0
     examples: list[TrainingExample] = []
     for position, query in enumerate(stream):
         if settings.batch is not None and position and position % settings.batch == 0 and examples:
-            better = await asyncio.to_thread(_trained, examples, agent, base, served, settings, stop)
+            better = await asyncio.to_thread(_trained, examples, since, agent, base, served, settings, stop)
+            since = len(examples)
             if better is not None:
                 served, rounds = better, rounds + 1
-        scores = await asyncio.to_thread(served.scores, query.text, query.passages, agent)
+        unjudged = query.example([(at, math.nan) for at in range(len(query.passages))])
+        reported = await asyncio.to_thread(served.reported, unjudged, agent)
+        scores = reported.values(served.fusion(agent)).tolist()
         order = sorted(range(len(scores)), key=lambda at: (-scores[at], query.passages[at].id))
         shown = order[: settings.shown]
         usefulness = tuple(await judge(position, shown))
         judged = [(at, one) for at, one in zip(shown, usefulness, strict=True) if one is not None]
         if judged:
-            passages = tuple(query.passages[at] for at, _ in judged)
-            examples.append(TrainingExample(query.text, passages, tuple(one for _, one in judged)))
+            examples.append(query.example(judged))
         yield Step(position, tuple(query.passages[at].id for at in order), usefulness, rounds)
 
 
 def _trained(
     examples: Sequence[TrainingExample],
+    since: int,
     agent: Agent,
     base: Encoder,
     served: Parameters,
     settings: ReplayOptions,
     stop: Callable[[], bool],
 ) -> Parameters | None:
-    """Return the next parameters; None if they may not serve, or training was stopped."""
-    candidate = Candidate.adapted(
-        base, served.adapter, layers=settings.layers, rank=settings.rank, seed=settings.options.seed
+    """Return the next parameters; None if they may not serve, or training was stopped.
+
+    Args:
+        since: examples that the round before had.
+    """
+    if settings.learns == "fusion":
+        candidate = Candidate.alike(base, served.adapter)
+    else:
+        candidate = Candidate.adapted(
+            base, served.adapter, layers=settings.layers, rank=settings.rank, seed=settings.options.seed
+        )
+    parts = divided(
+        [
+            QueryFeedback(
+                f"{at} {one.query}",
+                "",
+                at,
+                at,
+                {passage.id: useful for passage, useful in zip(one.passages, one.usefulness, strict=True)},
+            )
+            for at, one in enumerate(examples, start=1)
+        ],
+        learns=settings.learns,
+        trained=served.adapter is not None and bool(served.adapter.pairs),
+        since=since,
+        share=settings.held_out,
+        least=enough_queries(settings.margin),
     )
-    decide = [len(set(one.usefulness)) > 1 for one in examples]
-    least = held_out_for(decide, enough_queries(settings.margin))
-    held_out = max(round(settings.held_out * (settings.batch or 0)), least)
-    split = len(examples) - min(held_out, len(examples) // 2)
     trained = maximise(
         candidate,
         served,
         agent,
-        examples[:split],
-        examples[split:],
+        RoundData(*([examples[one.first - 1] for one in part] for part in parts)),
         settings.options,
         level=settings.level,
         margin=settings.margin,
         stop=stop,
     )
     promotes = trained.comparison is not None and trained.comparison.promotes
-    return candidate.parameters if promotes else None
+    return trained.candidate.parameters if promotes else None
 
 
 def record_of(
@@ -191,8 +239,10 @@ def record_of(
     )
 
 
-def read_stream(path: Path) -> list[TrainingExample]:
-    """Read a stream: JSON lines ``{"query", "passages": [{"id", "title", "text"}], "usefulness"}``.
+def read_stream(path: Path) -> list[Query]:
+    """Read a stream: JSON lines ``{"query", "passages": [{"id", "title", "text"}], "usefulness", "scores"}``.
+
+    Usefulness and scores are of each passage; the first stage's scores may be missing.
 
     Raises:
         InvalidInput: a line is malformed; the error names it.
@@ -209,14 +259,17 @@ def read_stream(path: Path) -> list[TrainingExample]:
                     for one in data["passages"]
                 )
                 usefulness = tuple(map(float, data["usefulness"]))
-                example = TrainingExample(str(data["query"]), passages, usefulness)
+                scores = tuple(map(float, data["scores"])) if "scores" in data else None
+                query = Query(str(data["query"]), passages, scores, usefulness)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise InvalidInput(place, type(error).__name__, "a line of a stream") from None
             if len(passages) != len(usefulness) or not passages:
                 raise InvalidInput(place, len(usefulness), "a usefulness for each passage")
+            if scores is not None and not (len(scores) == len(passages) and all(map(math.isfinite, scores))):
+                raise InvalidInput(f"{place}.scores", len(scores), "a finite score for each passage")
             if not all(0 <= one <= 1 for one in usefulness):
                 raise InvalidInput(f"{place}.usefulness", usefulness, "[0, 1]")
-            stream.append(example)
+            stream.append(query)
     if not stream:
         raise InvalidInput(str(path), "nothing", "at least one line")
     return stream

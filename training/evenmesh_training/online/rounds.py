@@ -12,7 +12,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from evenmesh_lab.files.trained_texts import (
     find_trained_texts,
     write_trained_texts,
 )
-from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.feedback.ports import FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 from evenmesh_reranker.models.manifest import Lineage, ManifestError
@@ -46,10 +46,14 @@ from evenmesh_training.online.ports import Leases, Passages, Promoter
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import (
     FeedbackHistory,
+    PassageKey,
+    QueryFeedback,
+    RoundData,
     TrainingExample,
+    divided,
     load_feedback,
-    split,
     training_examples,
+    with_candidates,
 )
 
 if TYPE_CHECKING:  # these import torch, which a trainer without work should not hold in memory
@@ -74,11 +78,10 @@ _FAILURES: Final = (
 """Failures of one round that leave the trainer able to train the next agent: something it needs is away or
 damaged, or the model cannot be trained so (torch raises RuntimeError, also when memory runs out)."""
 
-_Computed = tuple[str, Comparison, Comparison | None]
-"""A version, and how it compares on the agent's queries and on those of the gate."""
-
 _REPORT_S: Final = 15.0
 _RETRY_S: Final = 2.0
+_SEARCHES: Final = 4
+"""Searches at a time, so that asks of others go first."""
 _log = logging.getLogger("evenmesh.trainer")
 
 
@@ -167,15 +170,30 @@ class Rounds:
         history = await load_feedback(self.store, agent, most_items=settings.most_items, upto=begun)
         await asyncio.to_thread(round_.begin, since, served.version, history.upto)
         texts = await self.passages.texts(history.passages)
-        train, held_out = split(
-            history.queries, since=since, share=settings.held_back, least=enough_queries(settings.margin)
+        adapter = served.parameters.adapter
+        train, choosing, held_out = divided(
+            history.queries,
+            learns=settings.learns,
+            trained=served.own is not None and (adapter is None or bool(adapter.pairs)),
+            since=since,
+            share=settings.held_back,
+            least=enough_queries(settings.margin),
         )
-        data = _Data(history, training_examples(train, texts), training_examples(held_out, texts), len(texts))
+        examples = RoundData(
+            training_examples(train, texts),
+            await self._with_candidates(choosing, texts),
+            await self._with_candidates(held_out, texts),
+        )
+        data = _Data(history, examples, len(texts))
         report = replace(report, trained_upto=history.upto)
-        if not data.examples:
+        if not (examples.examples or examples.choosing):
             return replace(report, message=f"nothing to learn from: {data.summary}")
-        version, comparison, general = await self._compute(round_, self._served, served, data)
-        summary = f"{data.summary}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}"
+        made = await self._compute(round_, self._served, served, data)
+        version, comparison, general = made.version, made.comparison, made.general
+        if not version:
+            message = f"no other fusion is better by more than a standard error: {data.summary}"
+            return replace(report, candidate_version="", message=message)
+        summary = f"{data.summary}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}{made.fusion}"
         if not comparison.promotes:
             why = _refusal(comparison, settings)
             return replace(report, candidate_version=version, message=f"{version} {why}: {summary}")
@@ -190,6 +208,22 @@ class Rounds:
             message = f"{version} may serve, but the reranker was away: {error.message}; {summary}"
             return replace(report, candidate_version=version, message=message)
         return replace(report, candidate_version="", message=f"{version} serves: {summary}")
+
+    async def _with_candidates(
+        self, judged: Sequence[QueryFeedback], texts: Mapping[PassageKey, Passage]
+    ) -> list[TrainingExample]:
+        """Return an example of each query that has passages left, with the candidates of an ask."""
+        at_once = asyncio.Semaphore(_SEARCHES)
+
+        async def searched(one: QueryFeedback) -> list[TrainingExample]:
+            examples = training_examples([one], texts)
+            if examples:
+                async with at_once:
+                    found = await self.passages.found(one.collection, one.query)
+                examples = [with_candidates(example, found) for example in examples]
+            return examples
+
+        return [one for some in await asyncio.gather(*map(searched, judged)) for one in some]
 
     async def _promote(self, round_: _Round, version: str) -> None:
         ends = time.monotonic() + self.settings.promote_s
@@ -207,9 +241,7 @@ class Rounds:
             await asyncio.sleep(_RETRY_S)
             round_.check()
 
-    async def _compute(
-        self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data
-    ) -> _Computed:
+    async def _compute(self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data) -> _Made:
         computing = asyncio.ensure_future(self.pool.run(self._make, round_, models, served, data))
         try:
             return await asyncio.shield(computing)
@@ -220,13 +252,15 @@ class Rounds:
                 await computing
             raise
 
-    def _make(self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data) -> _Computed:
-        """Train, compare and write a version, in a thread; return its name and the comparisons."""
+    def _make(self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data) -> _Made:
+        """Train, compare and write a version, in a thread."""
         from evenmesh_training.online.candidates import Candidate
         from evenmesh_training.online.maximisation import maximise, options_of
 
         settings, adapter = self.settings, served.parameters.adapter
-        if settings.parameters == "adapter":
+        if settings.learns == "fusion" and served.parameters.model is served.base:
+            candidate = Candidate.alike(served.base, adapter)
+        elif settings.learns != "fusion" and settings.parameters == "adapter":
             candidate = Candidate.adapted(
                 served.base, adapter, layers=settings.layers, rank=settings.rank, seed=settings.seed
             )
@@ -236,8 +270,7 @@ class Rounds:
             candidate,
             served.parameters,
             round_.agent,
-            data.examples,
-            data.held_out,
+            data.round,
             options_of(settings),
             level=settings.level,
             margin=settings.margin,
@@ -248,6 +281,11 @@ class Rounds:
         )
         if trained.comparison is None:
             raise Unavailable("STOPPED", round_.lost or "the training was stopped; it resumes later")
+        candidate = trained.candidate
+        fusion = candidate.parameters.fusion(round_.agent)
+        changed = fusion != served.parameters.fusion(round_.agent)
+        if trained.learned is None and not changed:
+            return _Made("", "", trained.comparison, None)
         lineage = Lineage(
             f"online-ium, {len(data.history.queries):,} queries",
             parent=served.version,
@@ -255,12 +293,13 @@ class Rounds:
             tenant=round_.agent.tenant,
             kind=candidate.kind,
             base=candidate.base,
-            metrics=_metrics(data, trained, trained.comparison, trained.general),
+            metrics=_metrics(data, trained, trained.comparison, fusion if data.round.choosing else None),
         )
         with self.models.write(lineage) as draft:
             draft.tokens = candidate.save(served.folder, draft.folder)
             write_trained_texts(_texts(candidate.base, served, data), draft.folder)
-        return draft.version, trained.comparison, trained.general
+        said = f"; first stage {fusion.weight:g}, neighbors {fusion.neighbors:g}" if changed else ""
+        return _Made(draft.version, said, trained.comparison, trained.general)
 
     @asynccontextmanager
     async def _reporting(self, round_: _Round) -> AsyncIterator[None]:
@@ -367,14 +406,12 @@ class _Data:
 
     Attributes:
         history: the agent's feedback.
-        examples: what to learn from.
-        held_out: what to compare on.
+        round: what is computed with.
         found: number of judged passages that still exist.
     """
 
     history: FeedbackHistory
-    examples: list[TrainingExample]
-    held_out: list[TrainingExample]
+    round: RoundData
     found: int
 
     @property
@@ -385,12 +422,29 @@ class _Data:
     @property
     def summary(self) -> str:
         """One line."""
-        parts = [f"{len(self.history.queries):,} queries, {len(self.held_out):,} of them held back"]
+        parts = [f"{len(self.history.queries):,} queries, {len(self.round.held_out):,} of them held back"]
         if self.missing:
             parts.append(f"{self.missing:,} passages are gone")
         if self.history.left_out:
             parts.append(f"{self.history.left_out:,} old items left out")
         return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a round made.
+
+    Attributes:
+        version: the candidate's; empty if it would rank as what serves.
+        fusion: another fusion than before, to be said; empty if it stays.
+        comparison: on the agent's queries.
+        general: on the questions of the gate; None without it.
+    """
+
+    version: str
+    fusion: str
+    comparison: Comparison
+    general: Comparison | None
 
 
 def _texts(base: str, served: ServedModel, data: _Data) -> TrainedTexts:
@@ -405,20 +459,19 @@ def _texts(base: str, served: ServedModel, data: _Data) -> TrainedTexts:
     if not base or served.parameters.adapter is not None:
         with contextlib.suppress(FileError):  # no reason to lose a round: it counts as not known
             before = find_trained_texts(served.folder)
+    learned = (*data.round.examples, *data.round.choosing)
     return (before or TrainedTexts((), (f"version {base or served.version}",))).followed_by(
         TrainingTexts.of(
             "online-ium",
-            (one.query for one in data.examples),
-            (passage.text for one in data.examples for passage in one.passages),
+            (one.query for one in learned),
+            (passage.text for one in learned for passage in one.passages),
         )
     )
 
 
 def _metrics(
-    data: _Data, trained: Trained, comparison: Comparison, general: Comparison | None
+    data: _Data, trained: Trained, comparison: Comparison, fusion: Fusion | None
 ) -> dict[str, float | None]:
-    losses = trained.learned.losses
-    tenth = max(1, len(losses) // 10)
     values: dict[str, float] = {
         UPTO: data.history.upto,
         "queries": len(data.history.queries),
@@ -429,10 +482,14 @@ def _metrics(
         "ndcg-before": comparison.served,
         "p-worse": comparison.p_worse,
         "gain-low": comparison.low,
-        "loss-first": sum(losses[:tenth]) / tenth,
-        "loss-last": sum(losses[-tenth:]) / tenth,
     }
-    if general is not None:
+    if trained.learned is not None:
+        losses = trained.learned.losses
+        tenth = max(1, len(losses) // 10)
+        values |= {"loss-first": sum(losses[:tenth]) / tenth, "loss-last": sum(losses[-tenth:]) / tenth}
+    if fusion is not None:
+        values |= {"fusion-weight": fusion.weight, "fusion-neighbors": fusion.neighbors}
+    if (general := trained.general) is not None:
         values |= {"gate-ndcg": general.candidate, "gate-ndcg-before": general.served}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 

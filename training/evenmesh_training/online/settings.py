@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from evenmesh_kit.settings import ServiceSettings
+from evenmesh_training.online.training_examples import Learns
 
 
 class OnlineSettings(ServiceSettings):
@@ -39,6 +40,11 @@ class OnlineSettings(ServiceSettings):
     at_once: int = Field(default=1, ge=1, le=1000)
     """Trainers that train at a time, of all with one database; the others wait for a lease to end, and take
     over where a trainer dies. Trainers, [1, 1000]."""
+    learns: Learns = "model"
+    """What a round learns: ``model``, the agent's parameters; ``fusion``, how its scores are fused with those
+    of the first stage and with similar passages; or ``both``."""
+    retriever: str = Field(default="", max_length=256)
+    """First stage whose scores are fused, by name, as agents ask with; empty: the retriever's default."""
     parameters: Literal["adapter", "full"] = "adapter"
     """What an agent gets: a low-rank adapter of the model of all agents, or a model of its own."""
     rank: int = Field(default=8, ge=1, le=1024)

@@ -84,7 +84,9 @@ class Streams:
         collector, tasks = self.collector, self._tasks(agent)
         name = f"online, b = {batch}, {agent.name}"
         found = await collector.candidates(tasks, name)
-        stream = [Query(task.question, one.passages) for task, one in zip(tasks, found, strict=True)]
+        stream = [
+            Query(task.question, one.passages, one.scores) for task, one in zip(tasks, found, strict=True)
+        ]
         collector.progress.begins(name, len(tasks), 0)
         settings = ReplayOptions(
             batch,

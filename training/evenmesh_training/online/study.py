@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from evenmesh_training.online.replay import (
     record_of,
     replay,
 )
-from evenmesh_training.online.training_examples import TrainingExample
+from evenmesh_training.online.training_examples import Learns
 
 
 def study(arguments: Sequence[str]) -> int:
@@ -60,7 +61,7 @@ def study(arguments: Sequence[str]) -> int:
         records: list[AgentRunRecord] = []
         utilities: dict[int | None, np.ndarray] = {}
         for batch in (None, *given.batches):
-            settings = ReplayOptions(batch, given.shown, options, rank=given.rank)
+            settings = ReplayOptions(batch, given.shown, options, rank=given.rank, learns=given.learns)
             steps = asyncio.run(replayed(stream, agent, base, settings))
             records += [
                 record_of(one, agent, settings, dataset=given.dataset, version=base.version) for one in steps
@@ -75,11 +76,10 @@ def study(arguments: Sequence[str]) -> int:
 
 
 async def replayed(
-    examples: Sequence[TrainingExample], agent: Agent, base: Encoder, settings: ReplayOptions
+    stream: Sequence[Query], agent: Agent, base: Encoder, settings: ReplayOptions
 ) -> list[Step]:
     """Replay a stream in which the usefulness of every candidate is known."""
-    stream = [Query(one.query, one.passages) for one in examples]
-    return [one async for one in replay(stream, known_judge(examples), agent, base, settings)]
+    return [one async for one in replay(stream, known_judge(stream), agent, base, settings)]
 
 
 def _print(batch: int | None, utilities: dict[int | None, np.ndarray], rounds: int, *, seed: int) -> None:
@@ -99,7 +99,7 @@ def _print(batch: int | None, utilities: dict[int | None, np.ndarray], rounds: i
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m evenmesh_training.online.study", description=__doc__)
     add = parser.add_argument
-    add("stream", type=Path, help="JSON lines: query, passages, usefulness")
+    add("stream", type=Path, help="JSON lines: query, passages, usefulness, and scores of the first stage")
     add("--model", type=Path, required=True, help="folder of the cross-encoder to start from")
     add("--out", type=Path, required=True, help="file of the records, .jsonl, .jsonl.gz or .parquet")
     add("--task", default="study", help="task id of the agent")
@@ -107,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dataset", default=None, help="data set of the stream")
     add("--batches", "-b", type=int, nargs="+", default=[256], help="b, queries between two trainings")
     add("--shown", "-k", type=int, default=4, help="passages that the agent is given")
+    add("--learns", choices=get_args(Learns), default="model", help="what a round learns")
     add("--epochs", type=int, default=2)
     add("--batch-size", type=int, default=32, help="pairs of a gradient step")
     add("--learning-rate", type=float, default=1e-3)

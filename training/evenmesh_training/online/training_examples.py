@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.feedback.ports import FeedbackStore
+from evenmesh_training.ium.result_cache import Candidates
 
 PassageKey = tuple[str, str]
 """Collection and id of a passage."""
 
-_PAGE = 1000
+Learns = Literal["model", "fusion", "both"]
+"""What a round learns: the parameters of the model, how its scores are fused, or both."""
+
+MOST_RANKED: Final = 512
+"""Most queries, the newest, that a fusion is chosen by, and that a candidate is compared on."""
+_PAGE: Final = 1000
+_STANDARD: Final = 20
+"""Candidates that an ask without options reranks."""
 
 
 @dataclass(slots=True)
 class QueryFeedback:
-    """An agent's feedback on the passages of one query.
+    """An agent's feedback on the passages that one query found in a collection.
 
     Attributes:
         query: the query.
+        collection: the collection.
         first: sequence number of the first item.
         last: sequence number of the last item.
-        usefulness: the last judgement of each passage, [0, 1].
+        usefulness: the last judgement of each passage by id, [0, 1].
     """
 
     query: str
+    collection: str
     first: int
     last: int
-    usefulness: dict[PassageKey, float] = field(default_factory=dict)
+    usefulness: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +62,40 @@ class FeedbackHistory:
     @property
     def passages(self) -> list[PassageKey]:
         """The judged passages, each once."""
-        return list(dict.fromkeys(key for one in self.queries for key in one.usefulness))
+        return list(dict.fromkeys((one.collection, id_) for one in self.queries for id_ in one.usefulness))
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """A query, passages, and the usefulness of each to the agent, [0, 1]."""
+    """A query, and passages that an agent judged.
+
+    Attributes:
+        query: the query.
+        passages: the passages.
+        usefulness: of each to the agent, [0, 1].
+        found: candidates of the query, these passages among them, as an ask fuses their scores; None: what a
+            model scores alone orders the passages.
+    """
 
     query: str
     passages: tuple[Passage, ...]
     usefulness: tuple[float, ...]
+    found: Candidates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundData:
+    """What a round computes with.
+
+    Attributes:
+        examples: what the parameters learn from; empty where they stay.
+        choosing: what the fusion is chosen by; empty where it stays. No parameters were trained on it.
+        held_out: what a candidate is compared on.
+    """
+
+    examples: Sequence[TrainingExample]
+    choosing: Sequence[TrainingExample]
+    held_out: Sequence[TrainingExample]
 
 
 async def load_feedback(
@@ -77,7 +112,7 @@ async def load_feedback(
     Raises:
         Unavailable: the store cannot be read.
     """
-    queries: dict[str, QueryFeedback] = {}
+    queries: dict[tuple[str, str], QueryFeedback] = {}
     items = left_out = last = 0
     while page := await store.page(agent, after=last, limit=_PAGE):
         for one in page:
@@ -85,11 +120,11 @@ async def load_feedback(
                 return FeedbackHistory(tuple(queries.values()), items, left_out, last)
             last = one.sequence
             item = one.feedback
-            judged = queries.setdefault(item.query, QueryFeedback(item.query, one.sequence, one.sequence))
+            key = item.query, item.collection
+            judged = queries.setdefault(key, QueryFeedback(*key, one.sequence, one.sequence))
             judged.last = one.sequence
-            key = item.collection, item.passage_id
-            items += key not in judged.usefulness
-            judged.usefulness[key] = item.usefulness
+            items += item.passage_id not in judged.usefulness
+            judged.usefulness[item.passage_id] = item.usefulness
         while items - left_out > most_items and len(queries) > 1:
             left_out += len(queries.pop(next(iter(queries))).usefulness)
     return FeedbackHistory(tuple(queries.values()), items, left_out, last)
@@ -120,6 +155,36 @@ def split(
     return [one for one in queries if one.query not in names], held_out
 
 
+def divided(
+    queries: Sequence[QueryFeedback],
+    *,
+    learns: Learns,
+    trained: bool,
+    since: int,
+    share: float,
+    least: int,
+) -> tuple[Sequence[QueryFeedback], Sequence[QueryFeedback], Sequence[QueryFeedback]]:
+    """Return the queries to train parameters on, to choose a fusion by, and to compare on.
+
+    Args:
+        queries: by the first item of each.
+        learns: what a round learns.
+        trained: whether the served parameters were trained on queries up to ``since``, which say nothing then
+            of how their scores of other queries are best fused.
+        since: see :func:`split`.
+        share: see :func:`split`; also of what is left, by which a fusion is chosen where both are learned.
+        least: see :func:`split`.
+    """
+    rest, held_out = split(queries, since=since, share=share, least=least)
+    if learns == "model":
+        return rest, (), held_out[-MOST_RANKED:]
+    if learns == "fusion":
+        unseen = [one for one in rest if one.last > since or not trained]
+        return (), unseen[-MOST_RANKED:], held_out[-MOST_RANKED:]
+    train, choosing = split(rest, since=since, share=share, least=least)
+    return train, choosing[-MOST_RANKED:], held_out[-MOST_RANKED:]
+
+
 def held_out_for(decide: Sequence[bool], least: int) -> int:
     """Return how many of the newest queries hold ``least`` that can decide; all of them if they have fewer.
 
@@ -141,7 +206,26 @@ def training_examples(
     """Return an example of each query that has passages left, with these passages."""
     found = []
     for one in judged:
-        if keys := [key for key in one.usefulness if key in texts]:
-            passages = tuple(texts[key] for key in keys)
-            found.append(TrainingExample(one.query, passages, tuple(one.usefulness[key] for key in keys)))
+        if ids := [id_ for id_ in one.usefulness if (one.collection, id_) in texts]:
+            passages = tuple(texts[one.collection, id_] for id_ in ids)
+            found.append(TrainingExample(one.query, passages, tuple(one.usefulness[id_] for id_ in ids)))
     return found
+
+
+def with_candidates(example: TrainingExample, found: Candidates | None) -> TrainingExample:
+    """Return an example with what a first stage found: its best 20, and judged passages below them.
+
+    Judged passages that it did not find get the score of the last one that it found: theirs is not higher.
+
+    Args:
+        example: the example.
+        found: the candidates, best first; None: none.
+    """
+    if found is None or not found.passages:
+        return example
+    judged = {one.id: one for one in example.passages}
+    pairs = enumerate(zip(found.passages, found.scores, strict=True))
+    kept = [(one, score) for at, (one, score) in pairs if at < _STANDARD or one.id in judged]
+    missing = judged.keys() - {one.id for one, _ in kept}
+    kept += [(judged[id_], found.scores[-1]) for id_ in judged if id_ in missing]
+    return replace(example, found=Candidates(*(tuple(part) for part in zip(*kept, strict=True))))

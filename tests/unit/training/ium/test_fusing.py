@@ -15,7 +15,7 @@ from evenmesh_core.neighbors import text_vectors
 from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models.fusions import NONE, Fusions
 from evenmesh_training.ium import fusing
-from evenmesh_training.ium.fusing import CHOICES, Judged, Scored
+from evenmesh_training.ium.fusing import CHOICES, AnsweredQuery, Scored
 from evenmesh_training.ium.result_cache import Candidates
 
 WORDS = ("red lamp", "green lamp", "blue bell", "old boat")
@@ -26,8 +26,8 @@ MODEL = {"a": 0.2, "b": 0.4, "c": 0.6, "d": 0.8}
 SCORED = Scored.of(FOUND, MODEL)
 
 
-def _judged(agent: str, useful: Mapping[str, float], count: int, shown: int = 1) -> list[Judged]:
-    return [Judged(Agent("t", agent) if agent else Agent(), SCORED, useful, shown)] * count
+def _judged(agent: str, useful: Mapping[str, float], count: int, shown: int = 1) -> list[AnsweredQuery]:
+    return [AnsweredQuery(Agent("t", agent) if agent else Agent(), SCORED, useful, shown)] * count
 
 
 def test_scores_are_standardized_and_fused_as_an_ask_does() -> None:

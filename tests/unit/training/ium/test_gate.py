@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from evenmesh_reranker.domain import Agent, Fusion, Passage
-from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_training.ium.gate import Gate, GateQuestion
 
 
@@ -16,8 +15,10 @@ class Fixed:
     """Parameters that give passages scores by id, and ask to be fused with a weight of 1."""
 
     def __init__(self, **scores: float) -> None:
-        self.fusions = Fusions(Fusion(1.0))
         self._scores = scores
+
+    def fusion(self, agent: Agent) -> Fusion:
+        return Fusion(1.0)
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
         return [self._scores[one.id] for one in passages]

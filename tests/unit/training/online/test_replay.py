@@ -19,9 +19,8 @@ from evenmesh_lab.files.agent_runs import OFFLINE, ONLINE, read_agent_runs
 from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent
 from evenmesh_training.ium.learning import Options
-from evenmesh_training.online.replay import ReplayOptions, Step, read_stream
+from evenmesh_training.online.replay import Query, ReplayOptions, Step, read_stream
 from evenmesh_training.online.study import replayed, study
-from evenmesh_training.online.training_examples import TrainingExample
 from tests.support import tiny_encoders
 from tests.support.online_world import Stream, corpus, likes
 
@@ -36,16 +35,16 @@ BATCHES = tuple(map(int, os.environ.get("EVENMESH_REPLAY_BATCHES", "30").split("
 """More of either, as docs/guides/online.md reports, take minutes."""
 
 
-def _examples(count: int, *, seed: int = 0) -> list[TrainingExample]:
+def _examples(count: int, *, seed: int = 0) -> list[Query]:
     stream, taste = Stream(corpus(200, seed=seed), judged=8, seed=seed + 1), likes("water")
     return [
-        TrainingExample(stream.query(at), tuple(found), tuple(map(taste, found)))
+        Query(stream.query(at), tuple(found), usefulness=tuple(map(taste, found)))
         for at in range(count)
         for found in [stream.candidates(at)]
     ]
 
 
-def _replayed(examples: Sequence[TrainingExample], base: Encoder, settings: ReplayOptions) -> list[Step]:
+def _replayed(examples: Sequence[Query], base: Encoder, settings: ReplayOptions) -> list[Step]:
     return asyncio.run(replayed(examples, ANN, base, settings))
 
 
@@ -79,6 +78,24 @@ def test_online_training_beats_the_frozen_model_over_the_last_third(folder: Path
         assert difference.low > 0
 
 
+def test_a_fusion_that_is_learned_online_ranks_the_rest_of_the_stream(folder: Path) -> None:
+    """Useful is what the first stage has in its better half; the model knows nothing of it."""
+    base = tiny_encoders.encoder(folder, version="base")
+    stream = [
+        replace(one, scores=scores, usefulness=tuple(float(score > 3.5) for score in scores))
+        for one in _examples(150)
+        for scores in [tuple(float(8 - at) for at in range(8))]
+    ]
+    frozen = _replayed(stream, base, ReplayOptions(None, 4, OPTIONS))
+    online = _replayed(stream, base, ReplayOptions(100, 4, OPTIONS, learns="fusion"))
+    assert _utilities(online[:100]) == _utilities(frozen[:100])
+    assert online[-1].rounds == 1
+    assert sum(_utilities(online[100:])) > sum(_utilities(frozen[100:])) + 10
+    # Without the first stage's scores there is nothing to fuse with.
+    alone = [replace(one, scores=None) for one in stream]
+    assert _replayed(alone, base, ReplayOptions(100, 4, OPTIONS, learns="fusion"))[-1].rounds == 0
+
+
 def test_of_one_query_nothing_can_be_held_back_and_it_is_learned_from(folder: Path) -> None:
     base = tiny_encoders.encoder(folder, version="base")
     steps = _replayed(_examples(3), base, ReplayOptions(1, 4, replace(OPTIONS, epochs=1)))
@@ -93,7 +110,7 @@ def test_the_command_writes_records_and_tells_of_thirds(
         "".join(
             json.dumps(
                 {
-                    "query": one.query,
+                    "query": one.text,
                     "passages": [{"id": passage.id, "text": passage.text} for passage in one.passages],
                     "usefulness": one.usefulness,
                 }
@@ -112,12 +129,22 @@ def test_the_command_writes_records_and_tells_of_thirds(
     assert lines[0].startswith("frozen: utility by thirds")
     assert lines[1].startswith("online, b = 12: utility by thirds")
 
+    assert study([str(stream), *given, "--learns", "fusion"]) == 0
+    assert "; 0 rounds served; " in capsys.readouterr().out  # there are no scores of a first stage
+
     assert study([str(tmp_path / "nothing"), *given]) == 2
     stream.write_text('{"query": "q", "passages": [{"id": "p", "text": "t"}], "usefulness": [2]}\n')
     assert study([str(stream), *given]) == 2
     assert "stream.jsonl:1.usefulness is (2.0,); allowed: [0, 1]" in capsys.readouterr().err
     with pytest.raises(InvalidInput, match="batch"):
         _replayed(_examples(1), tiny_encoders.encoder(folder, version="b"), ReplayOptions(0, 1, OPTIONS))
+    for scores in ("[1, 2]", "[NaN]", "[]"):
+        line = f'{{"query": "q", "passages": [{{"id": "p", "text": "t"}}], "usefulness": [1], "scores": {scores}}}\n'
+        stream.write_text(line)
+        with pytest.raises(
+            InvalidInput, match=r"stream\.jsonl:1\.scores is .*a finite score for each passage"
+        ):
+            read_stream(stream)
     stream.write_text("{}\n")
     with pytest.raises(InvalidInput, match=r"stream\.jsonl:1"):
         read_stream(stream)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.feedback.domain import Feedback
+from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.training_examples import (
+    MOST_RANKED,
     QueryFeedback,
+    TrainingExample,
+    divided,
     held_out_for,
     load_feedback,
     split,
     training_examples,
+    with_candidates,
 )
 from tests.support.online_world import COLLECTION, World, likes
 
@@ -24,7 +29,7 @@ async def test_all_of_an_agents_feedback_is_read_by_query(world: World) -> None:
     history = await load_feedback(world.store, ANN, most_items=10**6)
     assert [one.query for one in history.queries] == [world.stream.query(one) for one in range(200)]
     assert (history.upto, history.left_out) == (await world.store.latest(), 0)
-    assert history.queries[0].usefulness[COLLECTION, "p0"] == 0.25  # what was said last
+    assert history.queries[0].usefulness["p0"] == 0.25  # what was said last
     assert history.queries[0].last == history.upto > history.queries[-1].last
     assert history.items == sum(len(one.usefulness) for one in history.queries)
     assert len(history.passages) == len(set(history.passages))
@@ -47,9 +52,10 @@ def _asked(count: int, *, decide: int | None = None) -> list[QueryFeedback]:
     return [
         QueryFeedback(
             f"q{at}",
+            "c",
             at * 10 + 1,
             at * 10 + 9,
-            {("c", "a"): 1.0, ("c", "b"): float(decide is not None and at >= decide)},
+            {"a": 1.0, "b": float(decide is not None and at >= decide)},
         )
         for at in range(count)
     ]
@@ -87,8 +93,57 @@ def test_no_more_than_half_and_nothing_old_is_held_back() -> None:
 
 def test_queries_without_a_passage_that_is_there_teach_nothing() -> None:
     one, other = (
-        QueryFeedback("q", 1, 2, {("c", "a"): 1.0, ("c", "b"): 0.0}),
-        QueryFeedback("r", 3, 3, {("c", "b"): 1.0}),
+        QueryFeedback("q", "c", 1, 2, {"a": 1.0, "b": 0.0}),
+        QueryFeedback("r", "c", 3, 3, {"b": 1.0}),
     )
     [found] = training_examples([one, other], {("c", "a"): Passage("a", "", "text")})
     assert (found.query, [passage.id for passage in found.passages], found.usefulness) == ("q", ["a"], (1.0,))
+
+
+async def test_a_query_of_two_collections_is_two_lists(world: World) -> None:
+    items = [
+        Feedback(f"{name}-{id_}", "one query", id_, ANN, useful, collection=name)
+        for name, id_, useful in (("first", "p0", 1.0), ("second", "p0", 0.0), ("first", "p1", 0.5))
+    ]
+    await world.store.record(items)
+    history = await load_feedback(world.store, ANN, most_items=10**6)
+    assert [(one.collection, one.usefulness) for one in history.queries] == [
+        ("first", {"p0": 1.0, "p1": 0.5}),
+        ("second", {"p0": 0.0}),
+    ]
+    assert history.items == 3
+    assert history.passages == [("first", "p0"), ("first", "p1"), ("second", "p0")]
+
+
+def test_a_fusion_is_chosen_by_what_trains_no_parameters() -> None:
+    asked = _asked(32, decide=32)
+    common = {"since": asked[15].last, "share": 0.25, "least": 2}
+    assert divided(asked, learns="model", trained=True, **common) == (asked[:28], (), asked[28:])
+    assert divided(asked, learns="fusion", trained=False, **common) == ((), asked[:28], asked[28:])
+    # What the served parameters were trained on before says nothing of how their scores are best fused.
+    assert divided(asked, learns="fusion", trained=True, **common) == ((), asked[16:28], asked[28:])
+    # Of the 12 that are left of the new ones a quarter, 3, chooses, and all others train.
+    assert divided(asked, learns="both", trained=True, **common) == (asked[:25], asked[25:28], asked[28:])
+
+
+def test_no_round_ranks_more_than_so_many_queries() -> None:
+    asked = _asked(4 * MOST_RANKED, decide=4 * MOST_RANKED)
+    train, choosing, held_out = divided(
+        asked, learns="fusion", trained=False, since=0, share=0.5, least=MOST_RANKED
+    )
+    assert (train, choosing) == ((), asked[MOST_RANKED : 2 * MOST_RANKED])
+    assert held_out == asked[3 * MOST_RANKED :]
+
+
+def test_candidates_are_those_of_an_ask_and_what_was_judged_besides() -> None:
+    found = Candidates(
+        tuple(Passage(f"p{at}", "", "text") for at in range(100)), tuple(float(100 - at) for at in range(100))
+    )
+    judged = tuple(Passage(name, "", name) for name in ("p50", "gone deeper", "p3"))
+    example = TrainingExample("q", judged, (1.0, 0.5, 0.0))
+    candidates = with_candidates(example, found).found
+    assert candidates is not None
+    assert [one.id for one in candidates.passages] == [*(f"p{at}" for at in range(20)), "p50", "gone deeper"]
+    # What was not found among a hundred has no higher score than the last of these.
+    assert candidates.scores == (*(100.0 - at for at in range(20)), 50.0, 1.0)
+    assert with_candidates(example, None) == with_candidates(example, Candidates((), ())) == example
