@@ -14,7 +14,7 @@ from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_training.online.replay import Query
 
-AGENTS: Final = ("nfcorpus", "cranfield", "vaswani", "bioasq", "doc2dial", "mtrag")
+AGENTS: Final = ("nfcorpus", "cranfield", "bioasq", "doc2dial")
 """An agent for each data set of which the model that ships was trained on no question."""
 MOST: Final = 320
 """Queries of an agent."""

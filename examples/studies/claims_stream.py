@@ -52,12 +52,18 @@ def main() -> None:
     with given.out.open("w", encoding="utf-8") as stream:
         for claim in claims:
             scores = index.get_scores(words(claim["claim"]))
-            best = [passages[at] for at in (-scores).argsort(kind="stable")[: given.depth]]
+            places = (-scores).argsort(kind="stable")[: given.depth].tolist()
+            best = [passages[at] for at in places]
             usefulness = [float((claim["id"], one["id"]) in useful) for one in best]
             if not any(usefulness):
                 continue
             found = [{"id": one["id"], "title": one["title"], "text": one["text"]} for one in best]
-            line = {"query": claim["claim"], "passages": found, "usefulness": usefulness}
+            line = {
+                "query": claim["claim"],
+                "passages": found,
+                "usefulness": usefulness,
+                "scores": [float(scores[at]) for at in places],
+            }
             stream.write(json.dumps(line, ensure_ascii=False) + "\n")
             kept += 1
             if kept == given.claims:

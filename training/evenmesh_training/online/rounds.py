@@ -193,7 +193,7 @@ class Rounds:
         if not version:
             message = f"no other fusion is better by more than a standard error: {data.summary}"
             return replace(report, candidate_version="", message=message)
-        summary = f"{data.summary}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}{made.fusion}"
+        summary = f"{data.summary}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}{made.note}"
         if not comparison.promotes:
             why = _refusal(comparison, settings)
             return replace(report, candidate_version=version, message=f"{version} {why}: {summary}")
@@ -298,8 +298,8 @@ class Rounds:
         with self.models.write(lineage) as draft:
             draft.tokens = candidate.save(served.folder, draft.folder)
             write_trained_texts(_texts(candidate.base, served, data), draft.folder)
-        said = f"; first stage {fusion.weight:g}, neighbors {fusion.neighbors:g}" if changed else ""
-        return _Made(draft.version, said, trained.comparison, trained.general)
+        note = f"; first stage {fusion.weight:g}, neighbors {fusion.neighbors:g}" if changed else ""
+        return _Made(draft.version, note, trained.comparison, trained.general)
 
     @asynccontextmanager
     async def _reporting(self, round_: _Round) -> AsyncIterator[None]:
@@ -436,13 +436,13 @@ class _Made:
 
     Attributes:
         version: the candidate's; empty if it would rank as what serves.
-        fusion: another fusion than before, to be said; empty if it stays.
+        note: another fusion than before, for the report; empty if it stays.
         comparison: on the agent's queries.
         general: on the questions of the gate; None without it.
     """
 
     version: str
-    fusion: str
+    note: str
     comparison: Comparison
     general: Comparison | None
 
