@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import csv_rows
+from benchmarks import compared_agents, csv_rows
 from benchmarks.agent_study import records
 from benchmarks.agent_study.answering import HYBRID
 from benchmarks.agent_study.learning import SEEDS
@@ -29,11 +29,10 @@ from benchmarks.agent_study.records import (
     WITHOUT_IDS,
 )
 from benchmarks.agent_study.sets import AGENTS
-from benchmarks.group_means import mean_of_means
+from benchmarks.compared_agents import MEAN, verdict, verdict_of_each
 from benchmarks.page import placed, table
 from benchmarks.shown import interval, three, two
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.sparse_means import difference_interval
 from evenmesh_lab.files.plans import described, read_plan
 
 FILES: Final = (
@@ -46,17 +45,11 @@ FILES: Final = (
 )
 BM25: Final = "bm25"
 ORACLE: Final = "oracle"
-MARGIN: Final = 0.01
-"""A gain is refuted below it."""
-LOSS: Final = 0.02
-"""A loss of less is none."""
 _DEPTHS: Final = {"": None, "shallow-": SHALLOW}
 """Candidates that are ranked, None for all, by what files begin with."""
 _OF_EACH: Final = {"L4": "L1", "L9": "L7"}
 """Claims about every single agent, by the claim about their mean."""
-_MEAN: Final = "mean"
 _NAMES: Final = tuple(one.name for one in AGENTS)
-_LEVEL: Final = 0.95
 
 _SYSTEMS: Final = (
     BM25,
@@ -181,7 +174,7 @@ def _systems(
             "system": system,
             "seeds": len(utilities[system]),
             **means,
-            _MEAN: np.mean(list(means.values())),
+            MEAN: np.mean(list(means.values())),
         }
         row["by_seed"] = " ".join(f"{_mean(one):.4f}" for one in utilities[system].values())
         row["tau"] = _mean(_over_seeds(taus[system])) if system in taus else ""
@@ -210,38 +203,13 @@ def tables(folder: Path = OUT) -> dict[str, str]:
 def compared(name: str, one: Mapping[int, Values], other: Mapping[int, Values]) -> list[dict[str, Any]]:
     """Return the paired differences of two systems, of each agent and of their mean.
 
-    Systems of which both were drawn are compared by the seeds that both have. Intervals of agents have
-    95 %, and ``low_of_all`` and ``high_of_all`` 99 %: all five hold together with 95 % (Bonferroni).
+    Systems of which both were drawn are compared by the seeds that both have.
     """
     seeds = sorted(one.keys() & other.keys()) or sorted(one)
     mine = _over_seeds({seed: one[seed] for seed in seeds})
     theirs = _over_seeds({seed: other.get(seed, other.get(0, {})) for seed in seeds})
     differences = {agent: mine[agent] - theirs[agent] for agent in _NAMES}
-    rows: list[dict[str, Any]] = []
-    for agent, values in differences.items():
-        found = difference_interval(values)
-        together = difference_interval(values, level=1 - (1 - _LEVEL) / len(_NAMES))
-        rows.append(
-            _row(name, agent, len(seeds), values.size, (found.value, found.low, found.high))
-            | {"low_of_all": together.low, "high_of_all": together.high}
-        )
-    mean = mean_of_means(list(differences.values()))
-    rows.append(_row(name, _MEAN, len(seeds), sum(map(len, differences.values())), mean))
-    return rows
-
-
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the rows of any claim but L4 say, by the rule of the plan."""
-    row = next(row for row in rows if row["agent"] == _MEAN)
-    return "holds" if float(row["low"]) > 0 else "refuted" if float(row["high"]) < MARGIN else "open"
-
-
-def verdict_of_each(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the rows of L1 say of L4, and those of L7 of L9, by the rule of the plan."""
-    agents = [row for row in rows if row["agent"] != _MEAN]
-    if any(float(row["high_of_all"]) < 0 for row in agents):
-        return "refuted"
-    return "holds" if all(float(row["low"]) > -LOSS for row in agents) else "open"
+    return compared_agents.compared(name, differences, seeds=len(seeds), together=len(_NAMES))
 
 
 def _claims(utilities: Mapping[str, Mapping[int, Values]]) -> list[list[dict[str, Any]]]:
@@ -274,25 +242,8 @@ def _mean(values: Values) -> float:
     return float(np.mean([one.mean() for one in values.values()]))
 
 
-def _row(
-    claim: str, agent: str, seeds: int, queries: int, found: tuple[float, float, float]
-) -> dict[str, Any]:
-    difference, low, high = found
-    return {
-        "claim": claim,
-        "agent": agent,
-        "seeds": seeds,
-        "queries": queries,
-        "difference": difference,
-        "low": low,
-        "high": high,
-        "low_of_all": "",
-        "high_of_all": "",
-    }
-
-
 def _asked(claims: Sequence[Mapping[str, str]]) -> dict[str, int]:
-    return {row["agent"].split("/")[0]: int(row["queries"]) for row in claims if row["agent"] != _MEAN}
+    return {row["agent"].split("/")[0]: int(row["queries"]) for row in claims if row["agent"] != MEAN}
 
 
 def _system(row: Mapping[str, str]) -> dict[str, str]:
@@ -300,7 +251,7 @@ def _system(row: Mapping[str, str]) -> dict[str, str]:
         "": row["system"],
         "seeds": "" if row["system"] in (BM25, HYBRID, START, ASKED, ORACLE) else row["seeds"],
         **{name: three(row[name]) for name in _NAMES},
-        "mean of agents": f"**{three(row[_MEAN])}**",
+        "mean of agents": f"**{three(row[MEAN])}**",
         "of each seed": " ".join(three(one) for one in row["by_seed"].split())
         if " " in row["by_seed"]
         else "",
@@ -322,7 +273,7 @@ def _shown(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     found = []
     for one in read_plan(OUT / "plan.toml").hypotheses:
         rows = [row for row in claims if row["claim"] == _OF_EACH.get(one.name, one.name)]
-        means = [row for row in rows if row["agent"] == _MEAN]
+        means = [row for row in rows if row["agent"] == MEAN]
         by_rule = verdict_of_each if one.name in _OF_EACH else verdict
         found.append(
             {
@@ -342,7 +293,7 @@ def _by_agent(claims: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> 
         rows = {row["agent"]: row for row in claims if row["claim"] == claim}
         if rows:
             cells = {agent: interval(rows[agent]) for agent in _NAMES}
-            found.append({"": name, **cells, "mean of agents": f"**{interval(rows[_MEAN])}**"})
+            found.append({"": name, **cells, "mean of agents": f"**{interval(rows[MEAN])}**"})
     return found
 
 

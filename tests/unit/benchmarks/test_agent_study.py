@@ -17,6 +17,7 @@ from benchmarks.agent_study import choosing, learning, records, sets, tables
 from benchmarks.agent_study.answering import HYBRID, Agents
 from benchmarks.agent_study.ranking import fused, ordered, rows, score
 from benchmarks.agent_study.sets import AGENTS, TEST, World
+from benchmarks.compared_agents import verdict, verdict_of_each
 from benchmarks.page import placed
 from evenmesh_lab.files.plans import read_plan
 from evenmesh_lab.files.trained_texts import find_trained_texts
@@ -209,16 +210,16 @@ def test_differences_are_of_means_over_the_seeds_that_both_have() -> None:
 )
 def test_a_gain_is_decided_by_the_mean_of_the_agents(low: float, high: float, said: str) -> None:
     agent = {"agent": "spans", "low": 1, "high": 1}
-    assert tables.verdict([agent, {"agent": "mean", "low": low, "high": high}]) == said
+    assert verdict([agent, {"agent": "mean", "low": low, "high": high}]) == said
 
 
 def test_no_agent_pays_where_none_loses() -> None:
     fine = {"agent": "spans", "low": -0.019, "high": 0.1, "high_of_all": 0.2}
     lost = {"agent": "turns", "low": -0.2, "high": -0.1, "high_of_all": -0.05}
     unknown = {"agent": "turns", "low": -0.03, "high": 0.1, "high_of_all": 0.2}
-    assert tables.verdict_of_each([fine, fine]) == "holds"
-    assert tables.verdict_of_each([fine, lost]) == "refuted"
-    assert tables.verdict_of_each([fine, unknown]) == "open"
+    assert verdict_of_each([fine, fine]) == "holds"
+    assert verdict_of_each([fine, lost]) == "refuted"
+    assert verdict_of_each([fine, unknown]) == "open"
 
 
 def test_nobody_is_tested_with_what_was_trained_on() -> None:
