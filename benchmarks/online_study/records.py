@@ -12,6 +12,7 @@ from benchmarks import parquet_rows
 
 OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "online"
 FROZEN: Final = "frozen"
+ALWAYS: Final = "always"
 _ROWS: Final = pa.schema(
     [
         ("agent", pa.dictionary(pa.int8(), pa.string())),
@@ -25,7 +26,7 @@ _ROWS: Final = pa.schema(
 
 
 def path(system: str, folder: Path = OUT) -> Path:
-    """Return the file of a system: :data:`FROZEN`, or what is learned."""
+    """Return the file of a system: :data:`FROZEN`, what is learned, or :data:`ALWAYS`."""
     return folder / f"{system}.parquet"
 
 

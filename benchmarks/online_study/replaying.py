@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -14,7 +15,7 @@ from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.ports import Adapter
 from evenmesh_training.ium.learning import Options
-from evenmesh_training.online.replay import ReplayOptions, known_judge, replay
+from evenmesh_training.online.replay import ReplayOptions, Round, Step, known_judge, replay
 from evenmesh_training.online.training_examples import Learns
 
 SHOWN: Final = 4
@@ -57,7 +58,13 @@ def order(asked: Sequence[Asked], seed: int) -> list[Asked]:
 
 
 def replayed(
-    name: str, asked: Sequence[Asked], model: Encoder, *, learns: Learns | None, seed: int, batch: int = BATCH
+    name: str,
+    asked: Sequence[Asked],
+    model: Encoder,
+    *,
+    learns: Learns | None,
+    seed: int,
+    always: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Replay an agent's queries; yield a row for each.
 
@@ -67,7 +74,7 @@ def replayed(
         model: that ships.
         learns: what is learned after every so many queries; None: nothing.
         seed: of the order of the queries, and of learning.
-        batch: queries between two rounds.
+        always: whether each candidate serves, as in the paper.
     """
     stream = order(asked, seed)
     known = {
@@ -77,14 +84,25 @@ def replayed(
     }
     queries = [one.query for one in stream]
     settings = ReplayOptions(
-        None if learns is None else batch, SHOWN, replace(OPTIONS, seed=seed), learns=learns or "model"
+        None if learns is None else BATCH,
+        SHOWN,
+        replace(OPTIONS, seed=seed),
+        learns=learns or "model",
+        always=always,
     )
     base = cast(Encoder, KnownScores(model, known))
 
-    async def steps() -> list[Any]:
-        return [
-            one async for one in replay(queries, known_judge(queries), Agent("study", name), base, settings)
-        ]
+    def note(found: Round) -> None:
+        compared = found.comparison
+        sys.stderr.write(
+            f"{name}, seed {seed}, after {found.position} queries: nDCG {compared.served:.3f} → "
+            f"{compared.candidate:.3f} on {compared.queries} held back; "
+            f"{'serves' if found.serves else 'stays a candidate'}\n"
+        )
+
+    async def steps() -> list[Step]:
+        replaying = replay(queries, known_judge(queries), Agent("study", name), base, settings, on_round=note)
+        return [one async for one in replaying]
 
     for one, step in zip(stream, asyncio.run(steps()), strict=True):
         yield {

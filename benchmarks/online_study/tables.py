@@ -17,7 +17,7 @@ from benchmarks import compared_agents, csv_rows
 from benchmarks.compared_agents import MEAN, verdict, verdict_of_each
 from benchmarks.online_study import records
 from benchmarks.online_study.queries import AGENTS
-from benchmarks.online_study.records import FROZEN, OUT
+from benchmarks.online_study.records import ALWAYS, FROZEN, OUT
 from benchmarks.online_study.replaying import BATCH
 from benchmarks.page import placed, table
 from benchmarks.shown import interval, three
@@ -26,11 +26,12 @@ from evenmesh_lab.files.plans import described, read_plan
 from evenmesh_training.online.training_examples import Learns
 
 FILES: Final = ("systems", "claims")
-LEARNED: Final[tuple[str, ...]] = get_args(Learns)
-_CLAIMS: Final = {"O1": "model", "O2": "fusion"}
+LEARNED: Final[tuple[str, ...]] = (*get_args(Learns), ALWAYS)
+_CLAIMS: Final = {"O1": "model", "O2": "fusion", "O4": ALWAYS}
 """What is compared with frozen, by claim."""
 _OF_EACH: Final = "O3"
-_TOGETHER: Final = len(_CLAIMS) * len(AGENTS)
+_TESTED: Final = ("O1", "O2")
+_TOGETHER: Final = len(_TESTED) * len(AGENTS)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -131,7 +132,7 @@ def _verdicts(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         said = verdict(rows) if rows else "not asked yet"
         difference = next((interval(row) for row in rows if row["agent"] == MEAN), "")
         found.append({"": claim, "claim": plan[claim], "verdict": said, "mean of agents": difference})
-    both = [row for row in claims if row["claim"] in _CLAIMS]
+    both = [row for row in claims if row["claim"] in _TESTED]
     found.append(
         {"": _OF_EACH, "claim": plan[_OF_EACH], "verdict": verdict_of_each(both), "mean of agents": ""}
     )

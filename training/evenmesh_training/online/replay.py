@@ -22,8 +22,8 @@ from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_training.ium.learning import Options
 from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.candidates import Candidate, Parameters
-from evenmesh_training.online.comparison import MARGIN, enough_queries
-from evenmesh_training.online.maximisation import maximise
+from evenmesh_training.online.comparison import MARGIN, Comparison, enough_queries
+from evenmesh_training.online.maximisation import Trained, maximise
 from evenmesh_training.online.training_examples import (
     Learns,
     QueryFeedback,
@@ -96,6 +96,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """A round of a replay.
+
+    Attributes:
+        position: of the first query after it.
+        comparison: of its candidate with what served, on queries held out.
+        serves: whether the candidate serves from now on.
+    """
+
+    position: int
+    comparison: Comparison
+    serves: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """How a stream is replayed.
 
@@ -109,6 +124,7 @@ class ReplayOptions:
         rank: of the adapter, [1, inf).
         layers: regular expression of the names of the layers it changes.
         learns: what a round learns.
+        always: whether each candidate serves, whatever held-out queries say, as in the paper.
     """
 
     batch: int | None
@@ -120,6 +136,7 @@ class ReplayOptions:
     rank: int = 8
     layers: str = ".*"
     learns: Learns = "model"
+    always: bool = False
 
 
 async def replay(
@@ -130,6 +147,7 @@ async def replay(
     settings: ReplayOptions,
     *,
     stop: Callable[[], bool] = lambda: False,
+    on_round: Callable[[Round], None] = lambda _: None,
 ) -> AsyncIterator[Step]:
     """Rank a stream and learn from it; yield one step for each query, in order.
 
@@ -140,6 +158,7 @@ async def replay(
         base: the model to start from; not changed.
         settings: how to replay.
         stop: called during training; True discards the running training.
+        on_round: called after each round.
 
     Raises:
         InvalidInput: ``batch`` or ``shown`` is below 1.
@@ -151,10 +170,13 @@ async def replay(
     examples: list[TrainingExample] = []
     for position, query in enumerate(stream):
         if settings.batch is not None and position and position % settings.batch == 0 and examples:
-            better = await asyncio.to_thread(_trained, examples, since, agent, base, served, settings, stop)
+            trained = await asyncio.to_thread(_trained, examples, since, agent, base, served, settings, stop)
             since = len(examples)
-            if better is not None:
-                served, rounds = better, rounds + 1
+            if trained.comparison is not None:
+                serves = settings.always or trained.comparison.promotes
+                on_round(Round(position, trained.comparison, serves))
+                if serves:
+                    served, rounds = trained.candidate.parameters, rounds + 1
         unjudged = query.example([(at, math.nan) for at in range(len(query.passages))])
         reported = await asyncio.to_thread(served.reported, unjudged, agent)
         scores = reported.values(served.fusion(agent)).tolist()
@@ -175,8 +197,8 @@ def _trained(
     served: Parameters,
     settings: ReplayOptions,
     stop: Callable[[], bool],
-) -> Parameters | None:
-    """Return the next parameters; None if they may not serve, or training was stopped.
+) -> Trained:
+    """Return the result of a round.
 
     Args:
         since: examples that the round before had.
@@ -204,7 +226,7 @@ def _trained(
         share=settings.held_out,
         least=enough_queries(settings.margin),
     )
-    trained = maximise(
+    return maximise(
         candidate,
         served,
         agent,
@@ -214,8 +236,6 @@ def _trained(
         margin=settings.margin,
         stop=stop,
     )
-    promotes = trained.comparison is not None and trained.comparison.promotes
-    return trained.candidate.parameters if promotes else None
 
 
 def record_of(

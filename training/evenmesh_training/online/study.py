@@ -29,6 +29,7 @@ from evenmesh_training.ium.learning import Options
 from evenmesh_training.online.replay import (
     Query,
     ReplayOptions,
+    Round,
     Step,
     known_judge,
     read_stream,
@@ -61,7 +62,9 @@ def study(arguments: Sequence[str]) -> int:
         records: list[AgentRunRecord] = []
         utilities: dict[int | None, np.ndarray] = {}
         for batch in (None, *given.batches):
-            settings = ReplayOptions(batch, given.shown, options, rank=given.rank, learns=given.learns)
+            settings = ReplayOptions(
+                batch, given.shown, options, rank=given.rank, learns=given.learns, always=given.always
+            )
             steps = asyncio.run(replayed(stream, agent, base, settings))
             records += [
                 record_of(one, agent, settings, dataset=given.dataset, version=base.version) for one in steps
@@ -79,7 +82,16 @@ async def replayed(
     stream: Sequence[Query], agent: Agent, base: Encoder, settings: ReplayOptions
 ) -> list[Step]:
     """Replay a stream in which the usefulness of every candidate is known."""
-    return [one async for one in replay(stream, known_judge(stream), agent, base, settings)]
+    steps = replay(stream, known_judge(stream), agent, base, settings, on_round=_note)
+    return [one async for one in steps]
+
+
+def _note(found: Round) -> None:
+    compared = found.comparison
+    sys.stderr.write(
+        f"after {found.position} queries: nDCG {compared.served:.3f} → {compared.candidate:.3f} on "
+        f"{compared.queries} queries held back; {'serves' if found.serves else 'stays a candidate'}\n"
+    )
 
 
 def _print(batch: int | None, utilities: dict[int | None, np.ndarray], rounds: int, *, seed: int) -> None:
@@ -108,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batches", "-b", type=int, nargs="+", default=[256], help="b, queries between two trainings")
     add("--shown", "-k", type=int, default=4, help="passages that the agent is given")
     add("--learns", choices=get_args(Learns), default="model", help="what a round learns")
+    add("--always", action="store_true", help="serve each candidate, as the paper does")
     add("--epochs", type=int, default=2)
     add("--batch-size", type=int, default=32, help="pairs of a gradient step")
     add("--learning-rate", type=float, default=1e-3)
