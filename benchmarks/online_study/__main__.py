@@ -27,9 +27,8 @@ def main() -> None:
     """Score, or replay agents with seeds and write a row for each query."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.online_study", description=__doc__)
     add = parser.add_argument
-    add(
-        "what", choices=(SCORE, records.FROZEN, *get_args(Learns), records.ALWAYS), help="what to do or learn"
-    )
+    systems = (records.FROZEN, *get_args(Learns), records.ALWAYS, records.JUDGED_ALL)
+    add("what", choices=(SCORE, *systems), help="what to do or learn")
     add("--agents", nargs="+", choices=queries.AGENTS, default=queries.AGENTS)
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     add("--home", type=Path, default=Path("build/online-study"), help="folder of scores and models")
@@ -41,8 +40,10 @@ def main() -> None:
     model = EncoderLoader(Placement.choose("cpu", "float32")).full(
         folder, "bundled", provenance="", created_at=datetime.now(UTC)
     )
-    always = given.what == records.ALWAYS
-    learns = None if given.what == records.FROZEN else "model" if always else cast(Learns, given.what)
+    always, all_judged = given.what == records.ALWAYS, given.what == records.JUDGED_ALL
+    named = {records.FROZEN: None, records.ALWAYS: "model", records.JUDGED_ALL: "fusion"}
+    learns = cast("Learns | None", named.get(given.what, given.what))
+    judged = queries.CANDIDATES if all_judged else replaying.SHOWN
     for agent in given.agents:
         if given.what == SCORE:
             queries.score(agent, model, home)
@@ -50,7 +51,10 @@ def main() -> None:
         if not (asked := queries.read(agent, home)):
             parser.error(f"{home} has no scores of {agent}: run {SCORE} first")
         for seed in given.seeds:
-            rows = list(replaying.replayed(agent, asked, model, learns=learns, seed=seed, always=always))
+            replayed = replaying.replayed(
+                agent, asked, model, learns=learns, seed=seed, always=always, judged=judged
+            )
+            rows = list(replayed)
             records.add(given.what, rows)
             last = rows[-1]["rounds"]
             sys.stderr.write(f"{given.what} {agent} seed {seed}: {len(rows)} queries, {last} rounds served\n")

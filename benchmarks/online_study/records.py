@@ -13,6 +13,10 @@ from benchmarks import parquet_rows
 OUT: Final = Path(__file__).resolve().parents[2] / "docs" / "studies" / "online"
 FROZEN: Final = "frozen"
 ALWAYS: Final = "always"
+JUDGED_ALL: Final = "fusion-of-20"
+"""Fusions of agents that report on all 20 candidates."""
+BY_ORDER: Final = "by-order"
+"""Fusions by the rule that was tried first: commit 9611b343 replayed them, as ``fusion``."""
 _ROWS: Final = pa.schema(
     [
         ("agent", pa.dictionary(pa.int8(), pa.string())),

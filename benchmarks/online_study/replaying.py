@@ -65,6 +65,7 @@ def replayed(
     learns: Learns | None,
     seed: int,
     always: bool = False,
+    judged: int = SHOWN,
 ) -> Iterator[dict[str, Any]]:
     """Replay an agent's queries; yield a row for each.
 
@@ -75,6 +76,7 @@ def replayed(
         learns: what is learned after every so many queries; None: nothing.
         seed: of the order of the queries, and of learning.
         always: whether each candidate serves, as in the paper.
+        judged: passages that the agent reports on.
     """
     stream = order(asked, seed)
     known = {
@@ -89,6 +91,7 @@ def replayed(
         replace(OPTIONS, seed=seed),
         learns=learns or "model",
         always=always,
+        judged=judged,
     )
     base = cast(Encoder, KnownScores(model, known))
 

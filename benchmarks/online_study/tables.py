@@ -17,7 +17,7 @@ from benchmarks import compared_agents, csv_rows
 from benchmarks.compared_agents import MEAN, verdict, verdict_of_each
 from benchmarks.online_study import records
 from benchmarks.online_study.queries import AGENTS
-from benchmarks.online_study.records import ALWAYS, FROZEN, OUT
+from benchmarks.online_study.records import ALWAYS, BY_ORDER, FROZEN, JUDGED_ALL, OUT
 from benchmarks.online_study.replaying import BATCH
 from benchmarks.page import placed, table
 from benchmarks.shown import interval, three
@@ -26,7 +26,7 @@ from evenmesh_lab.files.plans import described, read_plan
 from evenmesh_training.online.training_examples import Learns
 
 FILES: Final = ("systems", "claims")
-LEARNED: Final[tuple[str, ...]] = (*get_args(Learns), ALWAYS)
+LEARNED: Final[tuple[str, ...]] = (*get_args(Learns), JUDGED_ALL, ALWAYS, BY_ORDER)
 _CLAIMS: Final = {"O1": "model", "O2": "fusion", "O4": ALWAYS}
 """What is compared with frozen, by claim."""
 _OF_EACH: Final = "O3"
@@ -133,10 +133,10 @@ def _verdicts(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         difference = next((interval(row) for row in rows if row["agent"] == MEAN), "")
         found.append({"": claim, "claim": plan[claim], "verdict": said, "mean of agents": difference})
     both = [row for row in claims if row["claim"] in _TESTED]
-    found.append(
-        {"": _OF_EACH, "claim": plan[_OF_EACH], "verdict": verdict_of_each(both), "mean of agents": ""}
-    )
-    return found
+    asked = {row["claim"] for row in both} == {*_TESTED}
+    said = verdict_of_each(both) if asked else "not asked yet"
+    found.append({"": _OF_EACH, "claim": plan[_OF_EACH], "verdict": said, "mean of agents": ""})
+    return sorted(found, key=lambda row: row[""])
 
 
 def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

@@ -29,6 +29,7 @@ from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.candidates import Parameters
+from evenmesh_training.online.reported import with_gains
 from evenmesh_training.online.rounds import Rounds
 from evenmesh_training.online.served import ServedModels
 from evenmesh_training.online.settings import OnlineSettings
@@ -111,6 +112,7 @@ class Corpus:
     def __init__(self, passages: Mapping[str, Passage]) -> None:
         self.passages = dict(passages)
         self.tenants: list[str] = []
+        self.stream = Stream(passages)
 
     async def texts(self, keys: Iterable[PassageKey]) -> Mapping[PassageKey, Passage]:
         """What is there."""
@@ -122,12 +124,13 @@ class Corpus:
         }
 
     async def found(self, collection: str, query: str) -> Candidates | None:
-        """Passages with most of the query's words."""
+        """The candidates of a query of the stream, those with most of its words first."""
         if collection != COLLECTION:
             return None
-        words = set(query.split())
-        scores = {one.id: float(len(words & set(one.text.split()))) for one in self.passages.values()}
-        best = sorted(self.passages.values(), key=lambda one: (-scores[one.id], one.id))[:100]
+        *words, number = query.split()
+        there = [one for one in self.stream.candidates(int(number)) if one.id in self.passages]
+        scores = {one.id: float(len({*words} & {*one.text.split()})) for one in there}
+        best = sorted(there, key=lambda one: (-scores[one.id], one.id))
         return Candidates(tuple(best), tuple(scores[one.id] for one in best))
 
 
@@ -164,7 +167,7 @@ class World:
         self.registry = self.another_registry()
         self.promoting = Promoting(self.registry)
         self.passages = Corpus(corpus(200))
-        self.stream = Stream(dict(self.passages.passages))
+        self.stream = self.passages.stream
 
     def another_registry(self) -> ModelRegistry:
         """The registry of another serving process with the same store and database."""
@@ -267,6 +270,8 @@ class World:
             passages = self.stream.candidates(number)
             useful = tuple(taste(one) for one in passages)
             example = TrainingExample(self.stream.query(number), tuple(passages), useful)
-            values.append(parameters.reported(example, agent).value(parameters.fusion(agent)))
+            fusion = parameters.fusion(agent)
+            [reported] = with_gains([parameters.reported(example, agent)], fusion, judged_alone=True)
+            values.append(reported.value(fusion))
         defined = [value for value in values if value == value]
         return sum(defined) / len(defined)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from evenmesh_core.arrays import FloatArray
 from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent, Fusion, Passage
@@ -21,34 +20,8 @@ from evenmesh_reranker.ports import Assigned
 from evenmesh_training.ium.fusing import Scored
 from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online import low_rank
-from evenmesh_training.online.comparison import order_value
+from evenmesh_training.online.reported import ReportedQuery
 from evenmesh_training.online.training_examples import TrainingExample
-
-
-@dataclass(frozen=True)
-class ReportedQuery:
-    """A query of an agent, and what its feedback says of candidates.
-
-    Attributes:
-        agent: the agent.
-        scored: the candidates.
-        utilities: of judged candidates by id, [0, 1]; what is not judged is not known.
-        fused: whether a first stage scored the candidates.
-    """
-
-    agent: Agent
-    scored: Scored
-    utilities: Mapping[str, float]
-    fused: bool
-
-    def values(self, fusion: Fusion) -> FloatArray:
-        """Return what orders the candidates, [n]."""
-        return self.scored.log_odds(fusion) if self.fused else self.scored.chances
-
-    def value(self, fusion: Fusion) -> float:
-        """Return :func:`~evenmesh_training.online.comparison.order_value` of the judged candidates."""
-        values = dict(zip(self.scored.ids, self.values(fusion).tolist(), strict=True))
-        return order_value([values[one] for one in self.utilities], list(self.utilities.values()))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +13,9 @@ from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_training.ium import fusing
 from evenmesh_training.ium.gate import Gate
 from evenmesh_training.ium.learning import Example, Learned, Options, StepCallback, learn
-from evenmesh_training.online.candidates import Candidate, Parameters, ReportedQuery
+from evenmesh_training.online.candidates import Candidate, Parameters
 from evenmesh_training.online.comparison import MARGIN, Comparison, compare
+from evenmesh_training.online.reported import ReportedQuery, with_gains
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import RoundData
 
@@ -116,8 +117,13 @@ def maximise(
         candidate = candidate.fused(agent, _chosen(reported, agent, candidate.parameters.fusion(agent)))
     before, after = served.fusion(agent), candidate.parameters.fusion(agent)
     held_out = data.held_out if learned is not None or after != before else ()
-    now = served.all_reported(held_out, agent, stop=stop)
-    then = now if learned is None else candidate.parameters.all_reported(held_out, agent, stop=stop)
+    reported = served.all_reported(held_out, agent, stop=stop)
+    now = with_gains(reported, before, judged_alone=after == before)
+    then = now
+    if learned is not None:
+        ranked = candidate.parameters.all_reported(held_out, agent, stop=stop)
+        # What serves decides what a passage counts, for both.
+        then = [replace(one, gains=known.gains) for one, known in zip(ranked, now, strict=False)]
     if stop():
         return Trained(candidate, learned)
     found = compare(
@@ -131,6 +137,7 @@ def maximise(
 
 
 def _chosen(reported: Sequence[ReportedQuery], agent: Agent, before: Fusion) -> Fusion:
-    """Return the fusion that orders the agent's judged passages best, or the one before."""
-    decide = [one for one in reported if not math.isnan(one.value(before))]
+    """Return the fusion whose lists are worth most to the agent, or the one before."""
+    known = with_gains(reported, before, judged_alone=False)
+    decide = [one for one in known if not math.isnan(one.value(before))]
     return fusing.choose(decide, Fusions(before), together=False).of(agent)

@@ -116,7 +116,8 @@ class ReplayOptions:
 
     Attributes:
         batch: b, queries between two trainings, [1, inf); None: the parameters stay frozen.
-        shown: k, passages that the agent is given and judges, [1, inf).
+        shown: k, passages that the agent is given, [1, inf).
+        judged: passages that it reports on, the best of the list, [k, inf); None: k.
         options: how to learn.
         held_out: share of each b that is held out, the newest, (0, 1).
         level: of the tests that decide whether a candidate serves, (0, 1).
@@ -137,6 +138,7 @@ class ReplayOptions:
     layers: str = ".*"
     learns: Learns = "model"
     always: bool = False
+    judged: int | None = None
 
 
 async def replay(
@@ -161,11 +163,14 @@ async def replay(
         on_round: called after each round.
 
     Raises:
-        InvalidInput: ``batch`` or ``shown`` is below 1.
+        InvalidInput: ``batch`` or ``shown`` is below 1, or ``judged`` below ``shown``.
     """
     for name, value in (("batch", settings.batch), ("shown", settings.shown)):
         if value is not None and value < 1:
             raise InvalidInput(name, value, "[1, inf)")
+    reports = settings.shown if settings.judged is None else settings.judged
+    if reports < settings.shown:
+        raise InvalidInput("judged", reports, f"[{settings.shown}, inf)")
     served, rounds, since = Parameters(base), 0, 0
     examples: list[TrainingExample] = []
     for position, query in enumerate(stream):
@@ -179,14 +184,14 @@ async def replay(
                     served, rounds = trained.candidate.parameters, rounds + 1
         unjudged = query.example([(at, math.nan) for at in range(len(query.passages))])
         reported = await asyncio.to_thread(served.reported, unjudged, agent)
-        scores = reported.values(served.fusion(agent)).tolist()
-        order = sorted(range(len(scores)), key=lambda at: (-scores[at], query.passages[at].id))
-        shown = order[: settings.shown]
-        usefulness = tuple(await judge(position, shown))
-        judged = [(at, one) for at, one in zip(shown, usefulness, strict=True) if one is not None]
+        order = reported.order(served.fusion(agent))
+        reported_on = order[:reports]
+        usefulness = tuple(await judge(position, reported_on))
+        judged = [(at, one) for at, one in zip(reported_on, usefulness, strict=True) if one is not None]
         if judged:
             examples.append(query.example(judged))
-        yield Step(position, tuple(query.passages[at].id for at in order), usefulness, rounds)
+        ranking = tuple(query.passages[at].id for at in order)
+        yield Step(position, ranking, usefulness[: settings.shown], rounds)
 
 
 def _trained(

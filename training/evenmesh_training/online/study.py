@@ -63,7 +63,13 @@ def study(arguments: Sequence[str]) -> int:
         utilities: dict[int | None, np.ndarray] = {}
         for batch in (None, *given.batches):
             settings = ReplayOptions(
-                batch, given.shown, options, rank=given.rank, learns=given.learns, always=given.always
+                batch,
+                given.shown,
+                options,
+                rank=given.rank,
+                learns=given.learns,
+                always=given.always,
+                judged=given.judged,
             )
             steps = asyncio.run(replayed(stream, agent, base, settings))
             records += [
@@ -120,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batches", "-b", type=int, nargs="+", default=[256], help="b, queries between two trainings")
     add("--shown", "-k", type=int, default=4, help="passages that the agent is given")
     add("--learns", choices=get_args(Learns), default="model", help="what a round learns")
+    add("--judged", type=int, default=None, help="passages that the agent reports on; -k without")
     add("--always", action="store_true", help="serve each candidate, as the paper does")
     add("--epochs", type=int, default=2)
     add("--batch-size", type=int, default=32, help="pairs of a gradient step")

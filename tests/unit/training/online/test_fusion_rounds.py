@@ -17,22 +17,22 @@ NONE = Fusion(0.0)
 
 
 async def _says(world: World, agent: Agent, numbers: Sequence[int], *, first_is_right: bool = True) -> None:
-    """Records that passages with many of a query's words are useful, or that those with few are."""
+    """Records that the half of a query's candidates with most of its words is useful, or the other half."""
     for number in numbers:
         query = world.stream.query(number)
         found = await world.passages.found(COLLECTION, query)
         assert found is not None
-        judged = found.passages[:12:2]
+        half = len(found.passages) // 2
         items = [
             Feedback(
                 f"{number}-{one.id}",
                 query,
                 one.id,
                 agent,
-                float((at < len(judged) // 2) is first_is_right),
+                float((at < half) is first_is_right),
                 collection=COLLECTION,
             )
-            for at, one in enumerate(judged)
+            for at, one in enumerate(found.passages)
         ]
         assert {one.status for one in await world.store.record(items)} == {RecordStatus.STORED}
 

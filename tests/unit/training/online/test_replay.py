@@ -92,7 +92,7 @@ def test_a_fusion_that_is_learned_online_ranks_the_rest_of_the_stream(folder: Pa
     online = _replayed(stream, base, ReplayOptions(100, 4, OPTIONS, learns="fusion"))
     assert _utilities(online[:100]) == _utilities(frozen[:100])
     assert online[-1].rounds == 1
-    assert sum(_utilities(online[100:])) > sum(_utilities(frozen[100:])) + 10
+    assert sum(_utilities(online[100:])) > sum(_utilities(frozen[100:])) + 5
     # Without the first stage's scores there is nothing to fuse with.
     alone = [replace(one, scores=None) for one in stream]
     assert _replayed(alone, base, ReplayOptions(100, 4, OPTIONS, learns="fusion"))[-1].rounds == 0
@@ -140,6 +140,12 @@ def test_the_command_writes_records_and_tells_of_thirds(
     assert "stream.jsonl:1.usefulness is (2.0,); allowed: [0, 1]" in capsys.readouterr().err
     with pytest.raises(InvalidInput, match="batch"):
         _replayed(_examples(1), tiny_encoders.encoder(folder, version="b"), ReplayOptions(0, 1, OPTIONS))
+    with pytest.raises(InvalidInput, match="judged"):
+        _replayed(
+            _examples(1),
+            tiny_encoders.encoder(folder, version="b"),
+            ReplayOptions(None, 3, OPTIONS, judged=2),
+        )
     for scores in ("[1, 2]", "[NaN]", "[]"):
         line = f'{{"query": "q", "passages": [{{"id": "p", "text": "t"}}], "usefulness": [1], "scores": {scores}}}\n'
         stream.write_text(line)
