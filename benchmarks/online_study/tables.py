@@ -79,7 +79,8 @@ def summarize(to: Path = OUT) -> None:
         for since, prefix in ((BATCH, ""), (2 / 3, "last third of ")):
             gains = differences(found[system], found[FROZEN], since=since)
             claim = prefix + names.get(system, system)
-            claims += compared_agents.compared(claim, gains, seeds=seeds, together=_TOGETHER)
+            rows = compared_agents.compared(claim, gains, seeds=seeds, together=_TOGETHER)
+            claims += [row for row in rows if row["agent"] != MEAN or {*gains} == {*AGENTS}]
     csv_rows.write(to / "claims.csv", claims)
 
 
@@ -96,15 +97,14 @@ def tables(folder: Path = OUT) -> dict[str, str]:
 
 def _system(name: str, rows: Rows) -> dict[str, Any]:
     later = [row for row in rows if row["position"] >= BATCH]
-    means = {
-        agent: float(np.mean([row["utility"] for row in later if row["agent"] == agent])) for agent in AGENTS
-    }
+    values = {agent: [row["utility"] for row in later if row["agent"] == agent] for agent in AGENTS}
+    means = {agent: float(np.mean(found)) for agent, found in values.items() if found}
     last = {(row["agent"], row["seed"]): row["rounds"] for row in rows}
     return {
         "system": name,
         "seeds": len({row["seed"] for row in rows}),
         **means,
-        MEAN: float(np.mean(list(means.values()))),
+        **({MEAN: float(np.mean(list(means.values())))} if len(means) == len(AGENTS) else {}),
         "streams": len(last),
         "promoted": sum(last.values()),
     }
@@ -114,8 +114,8 @@ def _shown_system(row: Mapping[str, str]) -> dict[str, str]:
     return {
         "": row["system"],
         "seeds": row["seeds"],
-        **{agent: three(row[agent]) for agent in AGENTS},
-        "mean of agents": f"**{three(row[MEAN])}**",
+        **{agent: three(row[agent]) if row[agent] else "" for agent in AGENTS},
+        "mean of agents": f"**{three(row[MEAN])}**" if row[MEAN] else "",
         "promoted rounds, streams": f"{row['promoted']}, {row['streams']}",
     }
 
@@ -128,9 +128,9 @@ def _verdicts(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     plan = {one.name: one.claim for one in read_plan(OUT / "plan.toml").hypotheses}
     found = []
     for claim in _CLAIMS:
-        rows = [row for row in claims if row["claim"] == claim]
+        rows = [row for row in claims if row["claim"] == claim and row["agent"] == MEAN]
         said = verdict(rows) if rows else "not asked yet"
-        difference = next((interval(row) for row in rows if row["agent"] == MEAN), "")
+        difference = interval(rows[0]) if rows else ""
         found.append({"": claim, "claim": plan[claim], "verdict": said, "mean of agents": difference})
     both = [row for row in claims if row["claim"] in _TESTED]
     asked = {row["claim"] for row in both} == {*_TESTED}
@@ -149,9 +149,9 @@ def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
             {
                 "": f"{system} − frozen",
                 "queries": prefix[0] if prefix else "after the first round",
-                "seeds": rows[MEAN]["seeds"],
-                **{agent: interval(rows[agent]) for agent in AGENTS},
-                "mean of agents": f"**{interval(rows[MEAN])}**",
+                "seeds": next(iter(rows.values()))["seeds"],
+                **{agent: interval(rows[agent]) if agent in rows else "" for agent in AGENTS},
+                "mean of agents": f"**{interval(rows[MEAN])}**" if MEAN in rows else "",
             }
         )
     return found

@@ -49,14 +49,27 @@ class Parameters:
         return ReportedQuery(agent, scored, utilities, fused=example.found is not None)
 
     def all_reported(
-        self, examples: Sequence[TrainingExample], agent: Agent, *, stop: Callable[[], bool] = lambda: False
+        self,
+        examples: Sequence[TrainingExample],
+        agent: Agent,
+        *,
+        stop: Callable[[], bool],
+        on_query: Callable[[int, int], None],
     ) -> list[ReportedQuery]:
-        """Return :meth:`reported` of each example; of fewer once ``stop`` returns True."""
-        found = []
+        """Return :meth:`reported` of each example.
+
+        Args:
+            examples: queries, and what was judged.
+            agent: the agent.
+            stop: called before each query; True ends early, with fewer.
+            on_query: called after each query, with the number of queries so far and of all.
+        """
+        found: list[ReportedQuery] = []
         for one in examples:
             if stop():
                 break
             found.append(self.reported(one, agent))
+            on_query(len(found), len(examples))
         return found
 
 

@@ -17,7 +17,7 @@ from evenmesh_training.online.candidates import Candidate, Parameters
 from evenmesh_training.online.comparison import MARGIN, Comparison, compare
 from evenmesh_training.online.reported import ReportedQuery, with_gains
 from evenmesh_training.online.settings import OnlineSettings
-from evenmesh_training.online.training_examples import RoundData
+from evenmesh_training.online.training_examples import RoundData, TrainingExample
 
 ADAPTER_RATE: Final = 1e-3
 """Learning rate of an adapter, half of which starts at zero."""
@@ -69,6 +69,7 @@ def maximise(
     margin: float = MARGIN,
     gate: Gate | None = None,
     on_step: StepCallback | None = None,
+    on_query: Callable[[int, int], None] = lambda *_: None,
     checkpoint: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
@@ -84,6 +85,7 @@ def maximise(
         margin: loss of nDCG that is accepted, (0, 1).
         gate: questions of no agent, on which it must not be worse either; None: none.
         on_step: called after each step.
+        on_query: called after each query that is ranked, with the number of queries so far and of all.
         checkpoint: file from which a stopped training resumes.
         stop: called after each step and before each query is ranked; True ends the round early.
 
@@ -91,6 +93,10 @@ def maximise(
         FloatingPointError: the training diverges.
         OSError: the checkpoint cannot be written.
     """
+
+    def ranked(parameters: Parameters, queries: Sequence[TrainingExample]) -> list[ReportedQuery]:
+        return parameters.all_reported(queries, agent, stop=stop, on_query=on_query)
+
     learned = None
     if data.examples:
         judgements = [
@@ -111,19 +117,18 @@ def maximise(
         if not learned.complete:
             return Trained(candidate, learned)
     if data.choosing:
-        reported = candidate.parameters.all_reported(data.choosing, agent, stop=stop)
+        reported = ranked(candidate.parameters, data.choosing)
         if stop():
             return Trained(candidate, learned)
         candidate = candidate.fused(agent, _chosen(reported, agent, candidate.parameters.fusion(agent)))
     before, after = served.fusion(agent), candidate.parameters.fusion(agent)
     held_out = data.held_out if learned is not None or after != before else ()
-    reported = served.all_reported(held_out, agent, stop=stop)
-    now = with_gains(reported, before, judged_alone=after == before)
+    now = with_gains(ranked(served, held_out), before, judged_alone=after == before)
     then = now
     if learned is not None:
-        ranked = candidate.parameters.all_reported(held_out, agent, stop=stop)
+        reported = ranked(candidate.parameters, held_out)
         # What serves decides what a passage counts, for both.
-        then = [replace(one, gains=known.gains) for one, known in zip(ranked, now, strict=False)]
+        then = [replace(one, gains=known.gains) for one, known in zip(reported, now, strict=False)]
     if stop():
         return Trained(candidate, learned)
     found = compare(

@@ -276,6 +276,7 @@ class Rounds:
             margin=settings.margin,
             gate=None if self.gate is None else self.gate(),
             on_step=round_.step,
+            on_query=round_.ranked,
             checkpoint=round_.checkpoint,
             stop=round_.stop.is_set,
         )
@@ -366,6 +367,11 @@ class _Round:
         """Record a step of learning."""
         self.progress = step / steps
         self.message = f"step {step:,} of {steps:,}, loss {loss:.4f}"
+
+    def ranked(self, count: int, of: int) -> None:
+        """Record queries that were ranked."""
+        self.progress = count / of
+        self.message = f"ranked {count:,} of {of:,} queries"
 
     def lose(self, why: str) -> None:
         """Record that the lease is lost, and stop computing."""
