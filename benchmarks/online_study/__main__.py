@@ -14,13 +14,15 @@ from typing import Final, cast, get_args
 
 import torch
 
-from benchmarks.online_study import queries, records, replaying
+from benchmarks import csv_rows
+from benchmarks.online_study import headroom, queries, records, replaying
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker import bundled
 from evenmesh_reranker.backends.encoder import EncoderLoader
 from evenmesh_training.online.training_examples import Learns
 
 SCORE: Final = "score"
+HEADROOM: Final = "headroom"
 
 
 def main() -> None:
@@ -28,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.online_study", description=__doc__)
     add = parser.add_argument
     systems = (records.FROZEN, *get_args(Learns), records.ALWAYS, records.JUDGED_ALL)
-    add("what", choices=(SCORE, *systems), help="what to do or learn")
+    add("what", choices=(SCORE, HEADROOM, *systems), help="what to do or learn")
     add("--agents", nargs="+", choices=queries.AGENTS, default=queries.AGENTS)
     add("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     add("--home", type=Path, default=Path("build/online-study"), help="folder of scores and models")
@@ -44,6 +46,11 @@ def main() -> None:
     named = {records.FROZEN: None, records.ALWAYS: "model", records.JUDGED_ALL: "fusion"}
     learns = cast("Learns | None", named.get(given.what, given.what))
     judged = queries.CANDIDATES if all_judged else replaying.SHOWN
+    if given.what == HEADROOM:
+        ships = model.fusions.others
+        found = [headroom.row(agent, queries.read(agent, home), ships) for agent in queries.AGENTS]
+        csv_rows.write(records.OUT / "headroom.csv", found)
+        return
     for agent in given.agents:
         if given.what == SCORE:
             queries.score(agent, model, home)

@@ -92,6 +92,7 @@ def tables(folder: Path = OUT) -> dict[str, str]:
         "systems": table([_shown_system(row) for row in systems]),
         "claims": table(_verdicts(claims)),
         "agents": table(_by_agent(claims)),
+        "headroom": table([_shown_headroom(row) for row in csv_rows.read(OUT / "headroom.csv")]),
     }
 
 
@@ -117,6 +118,17 @@ def _shown_system(row: Mapping[str, str]) -> dict[str, str]:
         **{agent: three(row[agent]) if row[agent] else "" for agent in AGENTS},
         "mean of agents": f"**{three(row[MEAN])}**" if row[MEAN] else "",
         "promoted rounds, streams": f"{row['promoted']}, {row['streams']}",
+    }
+
+
+def _shown_headroom(row: Mapping[str, str]) -> dict[str, str]:
+    names = ("first stage", "model", "frozen", "best fusion", "oracle")
+    weights = {"its weights": f"{float(row['weight']):g}, {float(row['neighbors']):g}"}
+    return {
+        "": row["agent"],
+        "queries": row["queries"],
+        **{name: three(row[name]) for name in names},
+        **weights,
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("bm25s")
 
-from benchmarks.online_study import queries, records, replaying, tables
+from benchmarks.online_study import headroom, queries, records, replaying, tables
 from benchmarks.online_study.queries import Asked
 from benchmarks.page import placed
 from benchmarks.rerank_table import judged_sets
@@ -95,6 +95,17 @@ def test_agents_are_asked_in_an_order_of_the_seed_and_what_is_frozen_learns_noth
         # By the model alone, as its config asks for: the best four are p4, p6, p0 and p2, which are useless.
         assert {(row["utility"], row["rounds"]) for row in one} == {(0.0, 0)}
     assert [row["query"] for row in rows[1]] != [row["query"] for row in rows[2]]
+
+
+def test_headroom_is_what_the_best_fusion_and_an_oracle_show() -> None:
+    """The first stage has two of four useful among its best four, the model three, and four of eight are useful."""
+    passages = tuple(Passage(f"p{at}", "", f"word{at}") for at in range(8))
+    useful = (1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+    scores = (0.1, 0.2, 0.3, 0.9, 0.9, 0.9, 0.5, 0.1)
+    asked = [Asked("1", Query("q", passages, tuple(float(8 - at) for at in range(8)), useful), scores)]
+    found = headroom.row("x", asked, Fusion(4.0))
+    assert (found["first stage"], found["model"], found["oracle"]) == (0.5, 0.75, 1.0)
+    assert found["best fusion"] >= max(found["model"], found["frozen"])
 
 
 def _row(agent: str, seed: int, position: int, query: str, utility: float) -> dict[str, Any]:
