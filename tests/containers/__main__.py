@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import socket
 import subprocess
 import sys
@@ -116,6 +117,7 @@ def main() -> int:
         sys.stderr.write(f"--compose needs {', '.join(tools)}; see docs/operate/deploy.md\n")
         return CANNOT
     engine = Engine(given.folder)
+    atexit.register(engine.unmount)
     rows = {
         name: Row(f"{name}-remote" if given.remote and name in REMOTE else name)
         for name in given.only or IMAGES

@@ -66,6 +66,12 @@ class Engine:
         self._environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
         self.limits_memory = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)
 
+    def unmount(self) -> None:
+        """Unmount what buildah and podman leave mounted onto itself, so that the folder can be removed."""
+        subprocess.run(
+            ["umount", "--lazy", self.folder / "store" / "overlay"], capture_output=True, check=False
+        )
+
     def buildah(self, *arguments: str) -> str:
         """Run buildah and return what it printed.
 
