@@ -14,8 +14,9 @@ from typing import Final, Self
 
 from evenmesh.local_mesh import MeshState, lock_path, read_state, state_path
 
-_LOOKERS_S: Final = 0.2
-_RETRY_S: Final = 0.02
+_LOOKERS_S: Final = 2.0
+"""How long those who only look may keep the lock taken, one after the other, on a busy machine. Seconds."""
+_RETRY_S: Final = 0.005
 
 
 class LockHeldError(Exception):
