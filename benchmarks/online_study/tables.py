@@ -7,7 +7,7 @@ into the page; some seconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -71,7 +71,8 @@ def differences(learned: Rows, frozen: Rows, *, since: int | float) -> dict[str,
 def summarize(to: Path = OUT) -> None:
     """Compute the CSV files from the records, and write them into a folder."""
     found = stored()
-    csv_rows.write(to / "systems.csv", [_system(name, rows) for name, rows in found.items()])
+    common = set.intersection(*({row["seed"] for row in rows} for rows in found.values()))
+    csv_rows.write(to / "systems.csv", [_system(name, rows, common) for name, rows in found.items()])
     claims = []
     names = {system: claim for claim, system in _CLAIMS.items()}
     for system in (one for one in LEARNED if one in found):
@@ -96,14 +97,15 @@ def tables(folder: Path = OUT) -> dict[str, str]:
     }
 
 
-def _system(name: str, rows: Rows) -> dict[str, Any]:
-    later = [row for row in rows if row["position"] >= BATCH]
+def _system(name: str, rows: Rows, common: Collection[int]) -> dict[str, Any]:
+    """Return a system's row: utilities of the seeds that all systems have, and the rounds of all seeds."""
+    later = [row for row in rows if row["position"] >= BATCH and row["seed"] in common]
     values = {agent: [row["utility"] for row in later if row["agent"] == agent] for agent in AGENTS}
     means = {agent: float(np.mean(found)) for agent, found in values.items() if found}
     last = {(row["agent"], row["seed"]): row["rounds"] for row in rows}
     return {
         "system": name,
-        "seeds": len({row["seed"] for row in rows}),
+        "seeds": len(common),
         **means,
         **({MEAN: float(np.mean(list(means.values())))} if len(means) == len(AGENTS) else {}),
         "streams": len(last),

@@ -187,8 +187,9 @@ def described(plan: Plan, asked: Mapping[str, int]) -> str:
         for one in plan.hypotheses
     ]
     if not plan.afterwards:
-        lines += ["", "**Deviations from the plan.** " + ("" if plan.deviations else "None.")]
-    lines += [f"- {one.on}: {_cell(one.what)}" for one in plan.deviations]
+        lines += ["", "**Deviations from the plan.**" + ("" if plan.deviations else " None.")]
+    # Markdown begins a list after an empty line.
+    lines += ["", *(f"- {one.on}: {_cell(one.what)}" for one in plan.deviations)]
     return "\n".join(lines).rstrip()
 
 

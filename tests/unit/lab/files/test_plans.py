@@ -55,7 +55,10 @@ def test_a_page_says_what_was_planned_and_what_was_asked(tmp_path: Path) -> None
 
 def test_deviations_are_listed(tmp_path: Path) -> None:
     more = PLAN + '[[deviations]]\non = 2026-02-03\nwhat = "Only half was asked."\n'
-    assert described(read_plan(_written(tmp_path, more)), {}).endswith("- 2026-02-03: Only half was asked.")
+    said = described(read_plan(_written(tmp_path, more)), {})
+    assert said.endswith(
+        "**Deviations from the plan.**\n\n- 2026-02-03: Only half was asked."
+    )  # Markdown needs the line
 
 
 def test_a_plan_that_was_written_afterwards_says_so(tmp_path: Path) -> None:
