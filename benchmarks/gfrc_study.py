@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from benchmarks import csv_rows
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, rows
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.group_fairness import Attribute, Transcript
@@ -66,8 +66,7 @@ def main() -> None:
     csv_rows.write(
         OUT / "annotators.csv", [row for name in SETS for row in annotated(name, given.folder / name)]
     )
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
 
 
 def doc2dial(out: Path) -> None:

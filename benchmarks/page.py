@@ -49,6 +49,11 @@ def write(sections: Mapping[str, str], path: Path = PATH) -> None:
     path.write_text(head.rstrip() + "\n" + body, encoding="utf-8")
 
 
+def fill(path: Path, found: Mapping[str, str]) -> None:
+    """Write tables into their places in a page; see :func:`placed`."""
+    path.write_text(placed(path.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
 def placed(page: str, found: Mapping[str, str]) -> str:
     """Return the page with tables in their places, between `<!-- NAME -->` and `<!-- end -->`.
 

@@ -17,7 +17,7 @@ from benchmarks.ablation_study.measures import BM25, CLAIMS, EXACT, F1, OWN, REC
 from benchmarks.ablation_study.records import OUT
 from benchmarks.ablation_study.sets import SETS
 from benchmarks.ablation_study.variants import SEEDS, VARIANTS
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.shown import interval, signed
 from evenmesh_lab.files.plans import described, read_plan
 
@@ -125,8 +125,7 @@ def _by_set(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 def main() -> None:
     """Compute the numbers, and write the tables into the page."""
     summarize()
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from benchmarks.agent_study.records import (
 )
 from benchmarks.agent_study.sets import AGENTS
 from benchmarks.compared_agents import MEAN, verdict, verdict_of_each
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.shown import interval, three, two
 from evenmesh_core.arrays import FloatArray
 from evenmesh_lab.files.plans import described, read_plan
@@ -300,8 +300,7 @@ def _by_agent(claims: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> 
 def main() -> None:
     """Compute the numbers, and write the tables into the page."""
     summarize()
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from benchmarks.exposure_study.__main__ import OUT, TRACK
 from benchmarks.exposure_study.measures import ALPHAS, FIXED, GROUPS
 from benchmarks.exposure_study.track import BY_ID
 from benchmarks.over_time.drawing import draw
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.shown import interval, p_value, signed, three, two
 from evenmesh_core.significance import holm
 from evenmesh_lab.files.plans import described, read_plan
@@ -135,8 +135,7 @@ def tables() -> dict[str, str]:
 
 def main() -> None:
     """Write the tables into the page, and draw relevance over disparity."""
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
     points: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     for row in csv_rows.read(OUT / "summary.csv"):
         if row["system"] in ("hybrid", "BM25") and row["ee_d"]:

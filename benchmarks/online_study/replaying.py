@@ -96,12 +96,7 @@ def replayed(
     base = cast(Encoder, KnownScores(model, known))
 
     def note(found: Round) -> None:
-        compared = found.comparison
-        sys.stderr.write(
-            f"{name}, seed {seed}, after {found.position} queries: nDCG {compared.served:.3f} → "
-            f"{compared.candidate:.3f} on {compared.queries} held back; "
-            f"{'serves' if found.serves else 'stays a candidate'}\n"
-        )
+        sys.stderr.write(f"{name}, seed {seed}, {found}\n")
 
     async def steps() -> list[Step]:
         replaying = replay(queries, known_judge(queries), Agent("study", name), base, settings, on_round=note)

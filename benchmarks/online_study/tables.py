@@ -19,7 +19,7 @@ from benchmarks.online_study import records
 from benchmarks.online_study.queries import AGENTS
 from benchmarks.online_study.records import ALWAYS, BY_ORDER, FROZEN, JUDGED_ALL, OUT
 from benchmarks.online_study.replaying import BATCH
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.shown import interval, three
 from evenmesh_core.arrays import FloatArray
 from evenmesh_lab.files.plans import described, read_plan
@@ -174,8 +174,7 @@ def _by_agent(claims: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 def main() -> None:
     """Compute the numbers, and write the tables into the page."""
     summarize()
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.over_time.drawing import draw
 from benchmarks.over_time.stream import ASKS, OUT
-from benchmarks.page import placed
+from benchmarks.page import fill
 from benchmarks.study_pages.cells import plan_of
 from evenmesh_core.intervals import BootstrapInterval, student_interval
 from evenmesh_core.sparse_means import difference_interval
@@ -125,8 +125,7 @@ def tables() -> dict[str, str]:
 
 def main() -> None:
     """Write the tables into the page, and draw the figures of answers."""
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
     if not (OUT / "answers.csv").exists():
         return
     rows, outcomes = read_answers()

@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks import csv_rows
 from benchmarks.over_time.drawing import draw
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.price_study import measures
 from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE
 from benchmarks.price_study.records import OUT, read_answers, read_shown
@@ -206,8 +206,7 @@ def tables() -> dict[str, str]:
 def main() -> None:
     """Compute the numbers, write the tables into the page, and draw utility over disparity."""
     summarize()
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
     summary = csv_rows.read(OUT / "summary.csv")
     for reader in READERS:
         points: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)

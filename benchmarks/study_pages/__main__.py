@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from benchmarks.page import placed
+from benchmarks.page import fill
 from benchmarks.study_pages import eor, fair_rag, ium, rag
 from benchmarks.study_pages.cells import STUDIES
 from benchmarks.study_pages.seen import write_seen
@@ -36,8 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     PAGES[given.study].refresh()
     if given.data is not None:
         write_seen(given.study, given.data)
-    page = STUDIES / f"{given.study}.md"
-    page.write_text(placed(page.read_text(encoding="utf-8"), PAGES[given.study].tables()), encoding="utf-8")
+    fill(STUDIES / f"{given.study}.md", PAGES[given.study].tables())
 
 
 if __name__ == "__main__":

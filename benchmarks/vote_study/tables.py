@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import csv_rows
-from benchmarks.page import placed, table
+from benchmarks.page import fill, table
 from benchmarks.shown import p_value
 from benchmarks.two_readers import READERS
 from benchmarks.vote_study import measures
@@ -277,8 +277,7 @@ def tables(folder: Path = OUT) -> dict[str, str]:
 def main() -> None:
     """Compute the numbers, and write the tables into the page."""
     summarize()
-    page = OUT.with_suffix(".md")
-    page.write_text(placed(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    fill(OUT.with_suffix(".md"), tables())
 
 
 def _share(right: str, questions: str) -> str:

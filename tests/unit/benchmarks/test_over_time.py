@@ -15,6 +15,7 @@ from benchmarks.over_time import answers, exact, policies, tables
 from benchmarks.over_time.bound import nearest
 from benchmarks.over_time.policies import EqualDials, Ledger, context, dial, program, simulate
 from benchmarks.over_time.sets import SETS, Pool, pubmed_million
+from benchmarks.page import placed
 from evenmesh_core.exposure_balance import ExposureBalance
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "studies" / "over-time.md"
@@ -119,7 +120,7 @@ def test_the_page_has_the_tables_of_the_numbers_beside_it() -> None:
     page = PAGE.read_text(encoding="utf-8")
     found = tables.tables()
     assert {"reached", *SETS} <= set(found)
-    assert tables.placed(page, found) == page
+    assert placed(page, found) == page
 
 
 def test_answers_are_compared_question_by_question() -> None:

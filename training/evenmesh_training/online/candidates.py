@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent, Fusion, Passage
@@ -46,7 +48,8 @@ class Parameters:
         scored = Scored.of(found, dict(zip((one.id for one in found.passages), scores, strict=True)))
         judged = zip(example.passages, example.usefulness, strict=True)
         utilities = {one.id: useful for one, useful in judged}
-        return ReportedQuery(agent, scored, utilities, fused=example.found is not None)
+        unknown = np.full(len(scored.ids), np.nan)
+        return ReportedQuery(agent, scored, utilities, fused=example.found is not None, gains=unknown)
 
     def all_reported(
         self,

@@ -69,15 +69,15 @@ def enough_queries(margin: float) -> int:
     return math.ceil(math.log(1 - _FOUND) / math.log1p(-margin))
 
 
-def order_value(scores: ArrayLike, usefulness: ArrayLike) -> float:
-    """Return the nDCG of the order that scores give to judged passages.
+def order_value(scores: ArrayLike, usefulness: ArrayLike, *, shown: int | None = None) -> float:
+    """Return the nDCG of the order that scores give to passages.
 
-    The gain is the usefulness, the discount log2(rank + 1); the ideal order is by usefulness. All judged
-    passages count, and no others.
+    The gain is the usefulness, the discount log2(rank + 1); the ideal order is by usefulness.
 
     Args:
         scores: vector [n].
         usefulness: vector [n] in [0, 1].
+        shown: passages that count, the best, [1, n]; None: all.
 
     Returns:
         The value in [0, 1]; nan where every order has the same value.
@@ -85,9 +85,10 @@ def order_value(scores: ArrayLike, usefulness: ArrayLike) -> float:
     gains = np.asarray(usefulness, dtype=np.float64)
     if len(gains) == 0 or gains.min() == gains.max():
         return math.nan
-    discounts = 1 / np.log2(np.arange(len(gains)) + 2)
+    discounts = 1 / np.log2(np.arange(len(gains) if shown is None else shown) + 2)
     order = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
-    return float(gains[order] @ discounts / (np.sort(gains)[::-1] @ discounts))
+    ideal = np.sort(gains)[::-1]
+    return float(gains[order[:shown]] @ discounts / (ideal[:shown] @ discounts))
 
 
 def compare(

@@ -109,6 +109,14 @@ class Round:
     comparison: Comparison
     serves: bool
 
+    def __str__(self) -> str:
+        """Return a line on it."""
+        compared = self.comparison
+        return (
+            f"after {self.position} queries: nDCG {compared.served:.3f} → {compared.candidate:.3f} on "
+            f"{compared.queries} queries held back; {'serves' if self.serves else 'stays a candidate'}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
@@ -149,7 +157,7 @@ async def replay(
     settings: ReplayOptions,
     *,
     stop: Callable[[], bool] = lambda: False,
-    on_round: Callable[[Round], None] = lambda _: None,
+    on_round: Callable[[Round], object] = lambda _: None,
 ) -> AsyncIterator[Step]:
     """Rank a stream and learn from it; yield one step for each query, in order.
 

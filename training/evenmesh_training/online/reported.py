@@ -9,15 +9,15 @@ that was neither judged nor is shown now counts as useless, so no list is worth 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from evenmesh_core.arrays import FloatArray
 from evenmesh_reranker.domain import Agent, Fusion
 from evenmesh_training.ium.fusing import Scored
+from evenmesh_training.online.comparison import order_value
 
 
 @dataclass(frozen=True)
@@ -36,28 +36,17 @@ class ReportedQuery:
     scored: Scored
     utilities: Mapping[str, float]
     fused: bool
-    gains: FloatArray = field(default_factory=lambda: np.zeros(0))
+    gains: FloatArray
 
     def order(self, fusion: Fusion) -> list[int]:
         """Return the places of the candidates, best first."""
         return self.scored.order(fusion if self.fused else Fusion(0.0))
 
     def value(self, fusion: Fusion) -> float:
-        """Return the nDCG of as many of the best candidates that count as were judged.
-
-        The discount is log2(rank + 1); the ideal order is by gain.
-
-        Returns:
-            The value in [0, 1]; nan where every order has the same value.
-        """
-        counted = self.gains[~np.isnan(self.gains)]
-        if len(counted) == 0 or counted.min() == counted.max():
-            return math.nan
-        shown = len(self.utilities)
-        discounts = 1 / np.log2(np.arange(shown) + 2)
-        order = self.gains[self.order(fusion)]
-        best = order[~np.isnan(order)][:shown]
-        return float(best @ discounts / (np.sort(counted)[::-1][:shown] @ discounts))
+        """Return :func:`.comparison.order_value` of as many of the candidates that count as were judged."""
+        gains = self.gains[self.order(fusion)]
+        counted = gains[~np.isnan(gains)]
+        return order_value(-np.arange(len(counted)), counted, shown=len(self.utilities))
 
 
 def with_gains(

@@ -29,7 +29,6 @@ from evenmesh_training.ium.learning import Options
 from evenmesh_training.online.replay import (
     Query,
     ReplayOptions,
-    Round,
     Step,
     known_judge,
     read_stream,
@@ -88,16 +87,10 @@ async def replayed(
     stream: Sequence[Query], agent: Agent, base: Encoder, settings: ReplayOptions
 ) -> list[Step]:
     """Replay a stream in which the usefulness of every candidate is known."""
-    steps = replay(stream, known_judge(stream), agent, base, settings, on_round=_note)
-    return [one async for one in steps]
-
-
-def _note(found: Round) -> None:
-    compared = found.comparison
-    sys.stderr.write(
-        f"after {found.position} queries: nDCG {compared.served:.3f} → {compared.candidate:.3f} on "
-        f"{compared.queries} queries held back; {'serves' if found.serves else 'stays a candidate'}\n"
+    steps = replay(
+        stream, known_judge(stream), agent, base, settings, on_round=lambda one: sys.stderr.write(f"{one}\n")
     )
+    return [one async for one in steps]
 
 
 def _print(batch: int | None, utilities: dict[int | None, np.ndarray], rounds: int, *, seed: int) -> None:

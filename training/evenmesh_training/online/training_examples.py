@@ -20,7 +20,7 @@ Learns = Literal["model", "fusion", "both"]
 MOST_RANKED: Final = 512
 """Most queries, the newest, that a fusion is chosen by, and that a candidate is compared on."""
 _PAGE: Final = 1000
-_STANDARD: Final = 20
+_RERANKED: Final = 20
 """Candidates that an ask without options reranks."""
 
 
@@ -225,7 +225,7 @@ def with_candidates(example: TrainingExample, found: Candidates | None) -> Train
         return example
     judged = {one.id: one for one in example.passages}
     pairs = enumerate(zip(found.passages, found.scores, strict=True))
-    kept = [(one, score) for at, (one, score) in pairs if at < _STANDARD or one.id in judged]
+    kept = [(one, score) for at, (one, score) in pairs if at < _RERANKED or one.id in judged]
     missing = judged.keys() - {one.id for one, _ in kept}
     kept += [(judged[id_], found.scores[-1]) for id_ in judged if id_ in missing]
     return replace(example, found=Candidates(*(tuple(part) for part in zip(*kept, strict=True))))

@@ -31,6 +31,12 @@ def test_where_every_order_is_as_good_it_has_no_value(usefulness: list[float]) -
     assert math.isnan(order_value(range(len(usefulness)), usefulness))
 
 
+def test_only_the_shown_passages_count() -> None:
+    """The best two are worth 0.5 and 0 by place; the ideal two are 1 and 0.5."""
+    value = order_value([0.9, 0.8, 0.1], [0.5, 0.0, 1.0], shown=2)
+    assert value == pytest.approx(0.5 / (1.0 + 0.5 / math.log2(3)))
+
+
 @given(SCORES)
 def test_no_order_is_better_than_that_of_the_usefulness(pairs: list[tuple[float, float]]) -> None:
     scores, usefulness = zip(*pairs, strict=True)

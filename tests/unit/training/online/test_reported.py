@@ -22,7 +22,7 @@ def _query(utilities: dict[str, float], *, fused: bool = True) -> ReportedQuery:
     """The first stage's order is a, b, c, d, and the model's is d, c, b, a."""
     found = Candidates(PASSAGES, (4.0, 3.0, 2.0, 1.0))
     scores = dict(zip("abcd", (0.2, 0.4, 0.6, 0.8), strict=True))
-    return ReportedQuery(Agent(), Scored.of(found, scores), utilities, fused)
+    return ReportedQuery(Agent(), Scored.of(found, scores), utilities, fused, np.full(4, np.nan))
 
 
 def test_what_another_list_shows_counts_as_useless_until_it_is_judged() -> None:
