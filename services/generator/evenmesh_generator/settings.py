@@ -159,8 +159,8 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     """What encodes for the bundled model on a CPU: ``openvino``, ``torch``, or ``auto``, which is OpenVINO
     where it is installed and can."""
     parallel: int | None = Field(default=None, ge=1, le=1024)
-    """Pairs that OpenVINO encodes at a time, each on one core; unset: one for each core that this process may
-    use. [1, 1024]."""
+    """Pairs that OpenVINO encodes at a time, and parts of the bundled model's batch that are written at a
+    time, each on one core; unset: one for each core that this process may use. [1, 1024]."""
     delta_interval_ms: float = Field(default=20.0, ge=0, le=1000)
     """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
     remote_start_s: float = Field(default=120.0, gt=0, le=3600)

@@ -47,8 +47,8 @@ class EngineOptions:
         allow_download: whether it may be fetched from the hub.
         cpu_engine: what encodes for a pointer model on the CPU; ``auto`` is OpenVINO where it is installed
             and can.
-        parallel: pairs that OpenVINO encodes at a time, each on one core, [1, inf); None: one for each core
-            that this process may use.
+        parallel: pairs that OpenVINO encodes at a time, and parts of a batch of a pointer model that is so
+            encoded, each on one core, [1, inf); None: one for each core that this process may use.
         home: where encoders converted for OpenVINO are kept if the user's cache cannot be written; None:
             PyTorch encodes.
     """
@@ -74,11 +74,15 @@ class EngineOptions:
     home: Path | None = None
 
 
-def limits(options: EngineOptions, device: torch.device, vocabulary: int) -> Limits:
-    """Return the limits of a loop whose model has so many words."""
+def limits(options: EngineOptions, device: torch.device, vocabulary: int, *, parts: int = 1) -> Limits:
+    """Return the limits of a loop whose model has so many words.
+
+    Args:
+        parts: of a batch that are computed at the same time, each by a thread.
+    """
     room = options.state_bytes
     if room is None:
         room = torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else _STATE_BYTES
     judged = rows_at_once(str(device)) or max(1, _JUDGED_BYTES // (_DOUBLE * vocabulary))
     small = _CPU_SMALL if device.type == "cpu" else None
-    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens, judged, small)
+    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens, judged, small, parts)

@@ -57,9 +57,9 @@ def load(name: str, folder: Path | None, placement: Placement, options: EngineOp
             return pointer_engine(name, artifact.load(folder), tokenizer, placement, options)
     except (ArtifactError, BaseModelError) as error:
         raise ModelError(one_line(error)) from None
-    # The decoder's products are small, and its weights are read once a step: a second thread costs more time
-    # than it saves.
-    return _engine(name, network, tokenizer, placement, options, threads=1)
+    # The decoder's products are small: a second thread of one costs more time than it saves. Many rows are
+    # divided among the cores instead.
+    return _engine(name, network, tokenizer, placement, options, threads=1, parts=_parallel(options))
 
 
 def pointer_engine(
@@ -106,6 +106,7 @@ def _engine(
     options: EngineOptions,
     *,
     threads: int | None = None,
+    parts: int = 1,
 ) -> LanguageEngine:
     settings = network.settings
 
@@ -136,7 +137,7 @@ def _engine(
         name,
         network,
         rules,
-        limits(options, placement.device, settings.vocab_size),
+        limits(options, placement.device, settings.vocab_size, parts=parts),
         continuous=True,
         threads=threads,
     )
@@ -157,7 +158,7 @@ def _compiled(folder: Path, placement: Placement, options: EngineOptions) -> Poi
             return None
         if placement.dtype not in (torch.float32, torch.bfloat16):
             raise EngineError(f"OpenVINO encodes in float32 or bfloat16, not in {placement.dtype_name}")
-        parallel = options.parallel or usable_cores()
+        parallel = _parallel(options)
         read = artifact.read(folder, encodes=False)
         compiled = CompiledPointerEncoder(
             folder,
@@ -190,3 +191,8 @@ def _compiled(folder: Path, placement: Placement, options: EngineOptions) -> Poi
         dtype=placement.dtype,
         cache_bytes=options.cache_bytes,
     )
+
+
+def _parallel(options: EngineOptions) -> int:
+    """Return how many cores compute at a time."""
+    return options.parallel or usable_cores()

@@ -23,7 +23,7 @@ _ids = itertools.count()
 
 
 class Listener(Protocol):
-    """Receives one request's text and outcome on the engine's own thread; must return at once."""
+    """Receives one request's text and outcome on a thread of the engine; must return at once."""
 
     def on_delta(self, text: str) -> None:
         """Receive more text; never empty."""
@@ -45,6 +45,8 @@ class Task:
     transcript: Transcript | None = None
     prefill: Prefill | None = None
     sequence: SingleSequence | BeamSequences | None = None
+    part: int = 0
+    """Which part of the batch it joins."""
     started: float = 0.0
     first: float = 0.0
     batch_rows: int = 0

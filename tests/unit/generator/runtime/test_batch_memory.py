@@ -23,6 +23,7 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import Answer, Decoding, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.model_rules import model_rules
+from evenmesh_generator.runtime.loops import decoding_loop
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks import timeline as timeline_module
 from evenmesh_generator.runtime.networks.footprints import encoder_decoder
@@ -390,11 +391,16 @@ def test_buffers_are_free_once_their_answers_end(
         gc.enable()
 
 
-@pytest.mark.parametrize("kind", ["t5", "llama", "pointer"])
+@pytest.mark.parametrize(("kind", "parts"), [("t5", 1), ("llama", 1), ("pointer", 1), ("pointer", 3)])
 def test_batches_never_hold_more_than_they_may(
-    subjects: dict[str, Subject], loops: Callable[..., DecodingLoop], kind: str
+    subjects: dict[str, Subject],
+    loops: Callable[..., DecodingLoop],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    parts: int,
 ) -> None:
     """Room for the largest request and two thirds of another; two tenants with batches of their own."""
+    monkeypatch.setattr(decoding_loop, "_PART_ROWS", 1)
     subject = subjects[kind]
     network = Short(subject.made())
     small = SmallPieces(pass_tokens=256, rows=16)
@@ -408,7 +414,7 @@ def test_batches_never_hold_more_than_they_may(
         for how, one in zip(decoding, prompts, strict=True)
     ]
     room = max(alone) * 5 // 3
-    loop = loops(subject, network, replace(ROOMY, bytes=room, small=small))
+    loop = loops(subject, network, replace(ROOMY, bytes=room, small=small, parts=parts))
     ears = [
         _ask(loop, prompt, how, tenant="ab"[at % 2])
         for at, (prompt, how) in enumerate(zip(prompts, decoding, strict=True))

@@ -21,6 +21,7 @@ from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.domain import Answer, Decoding, FinishReason, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.model_rules import model_rules
+from evenmesh_generator.runtime.loops import decoding_loop
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks.attention import ATTENTION
 from evenmesh_generator.runtime.networks.causal import CausalNetwork
@@ -506,15 +507,16 @@ def test_two_hundred_that_gave_up_leave_nothing(
     assert (statistics.active_requests, statistics.active_rows, statistics.waiting) == (0, 0, 0)
     assert statistics.most_steps_after_cancel <= 2
     assert statistics.cache_bytes == kept
-    assert not desk.loop._batches
+    assert not desk.loop._parts
     assert threading.active_count() <= threads
 
 
 class Failing:
-    """A network whose steps or passes fail when asked to."""
+    """A network whose steps or passes fail when asked to, and that notes the threads of its steps."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self.threads: set[str] = set()
         self.fail_steps: list[Exception] = []
         self.bad_row: tuple[int, ...] | None = None
 
@@ -552,6 +554,7 @@ class _FailingRows:
         return self._inner.bytes
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        self._network.threads.add(threading.current_thread().name)
         if self._network.fail_steps:
             raise self._network.fail_steps.pop()
         return self._inner.step(tokens)
@@ -574,6 +577,70 @@ def test_a_step_that_runs_out_of_memory_ends_its_requests_and_no_others(
     assert found.ids == tuple(expected[:-1] if closed else expected)
     statistics = desk.loop.statistics(0)
     assert (statistics.failed, statistics.finished, statistics.active_rows) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_of_a_batch_write_the_same(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Three parts that are computed at the same time, joined and left by requests of all kinds."""
+    monkeypatch.setattr(decoding_loop, "_PART_ROWS", 2)
+    subject = subjects["pointer"]
+    asked = _mixed(subject, 5 + seed, 16)
+    alone_desk = opened(subject)
+    alone = [received(alone_desk.ask(prompt, decoding)) for prompt, decoding in asked]
+    network: Any = Failing(subject.made(cache_bytes=2**20))
+    desk = opened(subject, network, replace(ROOMY, parts=3))
+    ears = [desk.ask(prompt, decoding) for prompt, decoding in asked]
+    for ear, one in zip(ears, alone, strict=True):
+        found = received(ear)
+        assert found.ids == one.ids
+        assert found.answer.log_probability == pytest.approx(one.answer.log_probability, abs=1e-3)
+    own, *others = sorted(network.threads)
+    assert (own, {one.rsplit("_", 1)[0] for one in others}) == ("engine-test", {"steps-test"})
+
+
+def test_few_rows_are_one_part(subjects: dict[str, Subject], opened: Callable[..., Desk]) -> None:
+    """Sixteen rows are worth a thread: the first part gets them, then the second, then the smallest."""
+    network: Any = Failing(subjects["pointer"].network)
+    desk = opened(subjects["pointer"], network, replace(ROOMY, parts=2))
+    decoding = Decoding(max_new_tokens=8, num_beams=4)
+    for count, rows, threads in ((4, 16, 1), (5, 16, 2), (9, 20, 2)):
+        prompt = subjects["pointer"].prompts[0]
+        with desk.loop._changed:  # they arrive at once
+            ears = [desk.ask(prompt, decoding) for _ in range(count)]
+        found = [received(ear).answer.cost.batch_rows for ear in ears]
+        assert (max(found), len(network.threads)) == (rows, threads)
+
+
+def test_a_step_that_fails_ends_its_part_and_no_other(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding_loop, "_PART_ROWS", 2)
+    subject = subjects["pointer"]
+    network: Any = Failing(subject.network)
+    desk = opened(subject, network, replace(ROOMY, parts=2))
+    decoding = Decoding(max_new_tokens=8, num_beams=2)
+    network.fail_steps.append(torch.OutOfMemoryError("CUDA out of memory"))
+    with desk.loop._changed:
+        ears = [desk.ask(subject.prompts[0], decoding) for _ in range(2)]
+    outcomes = [ear.outcome() for ear in ears]
+    assert sorted(isinstance(one, MeshError) for one in outcomes) == [False, True]
+    statistics = desk.loop.statistics(0)
+    assert (statistics.failed, statistics.finished, statistics.active_rows) == (1, 1, 0)
+
+
+def test_an_answer_that_cannot_be_given_fails_alone(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its confidence has no number; the loop goes on."""
+    desk = opened(subjects["t5"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Ids, "confidence", lambda *_: 1 / 0)
+        error = desk.ask(subjects["t5"].prompts[0], Decoding(max_new_tokens=4)).outcome()
+    assert isinstance(error, MeshError)
+    assert error.reason == "INTERNAL"
+    received(desk.ask(subjects["t5"].prompts[0], Decoding(max_new_tokens=4)))
 
 
 def test_a_prompt_that_cannot_be_read_fails_alone(

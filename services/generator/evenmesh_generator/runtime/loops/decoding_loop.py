@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import zip_longest
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 import torch
 
 from evenmesh.wire.errors import MeshError
+from evenmesh_generator.domain import Answer
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.decoding.rules import Rules
 from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.loops.layout import Layout
 from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
+from evenmesh_generator.runtime.loops.side_by_side import SideBySide
 from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Network, Prefill, ReadPrompt, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
@@ -45,6 +47,9 @@ _RECENT_S: Final = 60.0
 _SIMILAR_AMONG = 256
 """How many waiting passages are searched for ones of the oldest's length."""
 
+_PART_ROWS: Final = 16
+"""Rows that are worth a core of their own: fewer take hardly longer together, as weights are read once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -60,6 +65,8 @@ class Limits:
         small: the limits of a tenant while others ask that have had less: each has passes and batches of its
             own, as a step of more rows takes longer where a processor computes. None where tenants share
             passes and batches, as on a GPU, where more rows take hardly any longer.
+        parts: most parts of a batch, whose steps are computed at the same time, each by a thread, [1, inf);
+            1 unless the network's rows may be computed by several threads.
     """
 
     rows: int
@@ -68,6 +75,7 @@ class Limits:
     chunk_tokens: int
     judge_rows: int = CPU_ROWS
     small: SmallPieces | None = None
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +99,33 @@ class _Piece(Enum):
     STEP = 2
 
 
+class _Place(NamedTuple):
+    """Where a request runs: the name of a batch, and which part of it."""
+
+    batch: str
+    part: int
+
+
 @dataclass(slots=True)
-class _Batch:
-    """Answers that are written together."""
+class _Part:
+    """Answers that are written together, by one thread."""
 
     rows: Rows
     layout: Layout = field(default_factory=Layout)
     running: dict[int, Task] = field(default_factory=dict)
+
+    def sequences(self) -> dict[int, SingleSequence | BeamSequences]:
+        """Return the state of every answer."""
+        return {one.id: one.sequence for one in self.running.values() if one.sequence is not None}
+
+    def newest(self) -> list[int]:
+        """Return the newest token of every row."""
+        tokens = [0] * len(self.layout)
+        sequences = self.sequences()
+        for owner, rows in self.layout.rows.items():
+            for row, token in zip(rows, sequences[owner].tokens, strict=True):
+                tokens[row] = token
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +178,8 @@ class DecodingLoop(Loop):
         self._continuous = continuous
         self._waiting: TenantTurns[Task] = TenantTurns(lambda task: task.tenant)
         self._prefilling: list[Task] = []
-        self._batches: dict[str, _Batch] = {}
+        self._parts: dict[_Place, _Part] = {}
+        self._side_by_side = SideBySide(limits.parts, f"steps-{name}", threads=self._threads)
         self._empty = network.rows()
         """A batch without rows: what requests would take by themselves."""
         self._judging: list[Judgement] = []
@@ -163,19 +192,19 @@ class DecodingLoop(Loop):
     def statistics(self, preparing: int) -> EngineStatistics:
         """Return the counts so far; ``preparing``: requests that have no prompt yet."""
         cache_bytes, hits, misses = self._network.counts()
-        batches = tuple(self._batches.values())
+        parts = tuple(self._parts.values())
         return replace(
             self._counts,
             waiting=preparing + len(self._arrivals) + len(self._waiting),
-            active_requests=len(self._prefilling) + sum(len(one.running) for one in batches),
-            active_rows=sum(len(one.layout) for one in batches),
+            active_requests=len(self._prefilling) + sum(len(one.running) for one in parts),
+            active_rows=sum(len(one.layout) for one in parts),
             cache_bytes=cache_bytes,
             cache_hits=hits,
             cache_misses=misses,
         )
 
     def _run(self) -> None:
-        with torch.inference_mode():
+        with self._side_by_side, torch.inference_mode():
             while self._take_in():
                 self._drop()
                 self._admit()
@@ -197,7 +226,7 @@ class DecodingLoop(Loop):
                 or self._arrivals
                 or self._waiting
                 or self._prefilling
-                or self._batches
+                or self._parts
                 or self._judging
             ):
                 self._changed.wait()
@@ -217,10 +246,10 @@ class DecodingLoop(Loop):
             for task in [one for one in kept if one.lost or one.cancel.cancelled]:
                 kept.remove(task)
                 self._end(task, why_cancelled(task))
-        for name, batch in list(self._batches.items()):
-            gone = [one for one in batch.running.values() if one.lost or one.cancel.cancelled]
+        for place, part in list(self._parts.items()):
+            gone = [one for one in part.running.values() if one.lost or one.cancel.cancelled]
             if gone:
-                self._leave(name, gone, {})
+                self._leave(place, gone, {})
                 for task in gone:
                     self._end(task, why_cancelled(task))
         for judgement in [one for one in self._judging if one.cancel.cancelled]:
@@ -234,6 +263,7 @@ class DecodingLoop(Loop):
                 self._waiting.remove(task)
                 self._end(task, error)
                 continue
+            task.part = self._emptiest_part(task)
             if not self._fits(task):
                 return
             self._waiting.take(task)
@@ -243,7 +273,16 @@ class DecodingLoop(Loop):
             self._prefilling.append(task)
 
     def _running(self) -> list[Task]:
-        return [task for batch in self._batches.values() for task in batch.running.values()]
+        return [task for part in self._parts.values() for task in part.running.values()]
+
+    def _emptiest_part(self, task: Task) -> int:
+        """Return the part of its batch that a request joins: the first that has few rows, or the smallest."""
+        rows = [0] * self._limits.parts
+        for one in [*self._running(), *self._prefilling]:
+            if self._place(one).batch == self._place(task).batch:
+                rows[one.part] += one.width
+        few = (part for part, count in enumerate(rows) if count < _PART_ROWS)
+        return next(few, rows.index(min(rows)))
 
     def _within_share(self, task: Task) -> bool:
         """Return whether a request leaves room for other tenants, or is the only one of its tenant."""
@@ -287,19 +326,19 @@ class DecodingLoop(Loop):
     def _fits(self, task: Task) -> bool:
         """Return whether a request fits beside those that run and those whose prompts are read.
 
-        Buffers only shrink when a request joins, so a batch counts as what it has or will have, whichever is
+        Buffers only shrink when a request joins, so a part counts as what it has or will have, whichever is
         more.
         """
         together = [*self._running(), *self._prefilling, task]
         if sum(one.width for one in together) > self._limits.rows:
             return False
-        joining: dict[str, list[Demand]] = {name: [] for name in self._batches}
+        joining: dict[_Place, list[Demand]] = {place: [] for place in self._parts}
         size = 0
         for one in [*self._prefilling, task]:
-            joining.setdefault(self._batch_of(one.tenant), []).append(self._demand(one))
+            joining.setdefault(self._place(one), []).append(self._demand(one))
             size += self._unjoined(one)
-        for name, demands in joining.items():
-            rows = self._batches[name].rows if name in self._batches else self._empty
+        for place, demands in joining.items():
+            rows = self._parts[place].rows if place in self._parts else self._empty
             size += max(rows.bytes, rows.planned(demands))
         return size <= self._limits.bytes
 
@@ -345,6 +384,10 @@ class DecodingLoop(Loop):
         """Return the name of the batch that a tenant's answers are in."""
         return tenant if self._limits.small is not None else ""
 
+    def _place(self, task: Task) -> _Place:
+        """Return where a request runs, or will."""
+        return _Place(self._batch_of(task.tenant), task.part)
+
     def _in_turns(self, items: Sequence[Item], tenant: str) -> list[Item]:
         """Return a tenant's items, or where tenants share batches one of each in turn, beginning with it."""
         mine: dict[str, list[Item]] = {tenant: []}
@@ -371,7 +414,7 @@ class DecodingLoop(Loop):
     ) -> dict[str, int]:
         """Compute one pass over prompts of these tenants; return the tokens of each tenant."""
         before = [one.computed for one in prefills]
-        most = self._limits.chunk_tokens if self._batches else self._limits.pass_tokens
+        most = self._limits.chunk_tokens if self._parts else self._limits.pass_tokens
         if (small := self._small(tenants[0])) is not None:
             most = min(most, small.pass_tokens)
         self._pass_over(prefills, most, fail)
@@ -397,24 +440,24 @@ class DecodingLoop(Loop):
 
     def _begin(self) -> None:
         """Add the requests whose prompts are read to their batches."""
-        ready: dict[str, list[Task]] = {}
-        unread: set[str] = set()
+        ready: dict[_Place, list[Task]] = {}
+        unread: set[_Place] = set()
         for task in self._prefilling:
-            name = self._batch_of(task.tenant)
+            place = self._place(task)
             if task.prefill is not None and task.prefill.done:
-                ready.setdefault(name, []).append(task)
+                ready.setdefault(place, []).append(task)
             else:
-                unread.add(name)
-        for name, tasks in ready.items():
-            if not self._continuous and (name in self._batches or name in unread):
+                unread.add(place)
+        for place, tasks in ready.items():
+            if not self._continuous and (place in self._parts or place in unread):
                 continue
             for task in tasks:
                 self._prefilling.remove(task)
-            self._join(name, tasks)
+            self._join(place, tasks)
 
-    def _join(self, name: str, tasks: Sequence[Task]) -> None:
-        """Add requests to a batch; one that cannot join ends, and no other one."""
-        batch = self._batches.get(name) or _Batch(self._network.rows())
+    def _join(self, place: _Place, tasks: Sequence[Task]) -> None:
+        """Add requests to their part of a batch; one that cannot join ends, and no other one."""
+        part = self._parts.get(place) or _Part(self._network.rows())
         try:
             started = self._network.begin([one.prefill for one in tasks if one.prefill is not None])
             pairs = list(zip(tasks, started, strict=True))
@@ -422,21 +465,19 @@ class DecodingLoop(Loop):
             logits = [scores for task, scores in known for _ in range(task.width)]
             first = torch.stack(logits) if logits else None
             sequences = [self._sequence(task) for task in tasks]
-            batch.rows.join(
-                [Joining(task.id, one, task.width, self._own_tokens(task)) for task, one in pairs]
-            )
+            part.rows.join([Joining(task.id, one, task.width, self._own_tokens(task)) for task, one in pairs])
         except Exception as error:  # noqa: BLE001 - the caller receives it
             if len(tasks) == 1:
                 self._end(tasks[0], _as_mesh_error(error))
                 return
             # One of several is at fault, or they are too much together: each by itself.
             for task in tasks:
-                self._join(name, [task])
+                self._join(place, [task])
             return
-        self._batches[name] = batch
+        self._parts[place] = part
         for task, sequence in zip(tasks, sequences, strict=True):
-            batch.layout.add(task.id, task.width)
-            batch.running[task.id] = task
+            part.layout.add(task.id, task.width)
+            part.running[task.id] = task
             task.sequence = sequence
             if (read := task.prefill) is not None:
                 # Its keys and values are in the batch now: free those of the prompt.
@@ -448,13 +489,16 @@ class DecodingLoop(Loop):
         for task, _ in known:
             rows[task.id] = range(at, at + task.width)
             at += task.width
+        begun = [task for task, _ in known]
+        mine = {one.id: one.sequence for one in begun if one.sequence is not None}
         try:
-            self._select(name, first, rows, [task for task, _ in known])
+            select_tokens(first, rows, mine, normalised=self._network.normalised)
         except Exception as error:  # noqa: BLE001 - the callers receive it
-            left = [task for task, _ in known if task.id in batch.running]
-            self._leave(name, left, {})
-            for task in left:
+            self._leave(place, begun, {})
+            for task in begun:
                 self._end(task, _as_mesh_error(error))
+            return
+        self._stepped(place, begun)
 
     def _sequence(self, task: Task) -> SingleSequence | BeamSequences:
         prompt, transcript, decoding = task.prompt, task.transcript, task.request.decoding
@@ -477,63 +521,73 @@ class DecodingLoop(Loop):
     def _step(self, tenant: str) -> dict[str, int]:
         """Compute one token for every row of the batch of a tenant; return the rows of each tenant in it."""
         name = self._batch_of(tenant)
-        batch = self._batches[name]
-        tokens = [0] * len(batch.layout)
-        for owner, rows in batch.layout.rows.items():
-            sequence = batch.running[owner].sequence
-            for row, token in zip(rows, sequence.tokens if sequence else (), strict=True):
-                tokens[row] = token
-        tasks = list(batch.running.values())
+        places = [place for place in self._parts if place.batch == name]
         stepped: dict[str, int] = {}
-        for task in tasks:
-            task.batch_rows = max(task.batch_rows, len(tokens))
-            stepped[task.tenant] = stepped.get(task.tenant, 0) + task.width
-        try:
-            logits = batch.rows.step(tokens)
-            self._counts.steps += 1
-            self._counts.step_rows += len(tokens)
-            self._select(name, logits, batch.layout.rows, tasks)
-        except Exception as error:  # noqa: BLE001 - the caller receives it
-            self._give_up(name, tasks, error)
+        for place in places:
+            part = self._parts[place]
+            for task in part.running.values():
+                task.batch_rows = max(task.batch_rows, len(part.layout))
+                stepped[task.tenant] = stepped.get(task.tenant, 0) + task.width
+        failures = self._side_by_side.map(self._next_tokens, [self._parts[place] for place in places])
+        for place, error in zip(places, failures, strict=True):
+            tasks = list(self._parts[place].running.values())
+            if error is None:
+                self._counts.steps += 1
+                self._counts.step_rows += len(self._parts[place].layout)
+                self._stepped(place, tasks)
+            else:
+                self._give_up(place, tasks, error)
         return stepped
 
-    def _select(
-        self, name: str, logits: torch.Tensor, rows: Mapping[int, Sequence[int]], tasks: Sequence[Task]
-    ) -> None:
-        sequences = {one.id: one.sequence for one in tasks if one.sequence is not None}
-        select_tokens(logits, rows, sequences, normalised=self._network.normalised)
+    def _next_tokens(self, part: _Part) -> MeshError | None:
+        """Compute and select the next token of every row; return why its requests fail, if they do.
+
+        It changes nothing but the part, for others are computed at the same time.
+        """
+        try:
+            logits = part.rows.step(part.newest())
+            select_tokens(logits, part.layout.rows, part.sequences(), normalised=self._network.normalised)
+        except Exception as error:  # noqa: BLE001 - the callers receive it
+            return _as_mesh_error(error)  # its traceback would keep the part
+        return None
+
+    def _stepped(self, place: _Place, tasks: Sequence[Task]) -> None:
+        """Rearrange the rows of answers that have a next token, and end those that are done."""
         now = time.monotonic()
         for task in tasks:
             task.first = task.first or now
             if task.cancel.cancelled:
                 self._note_late_step(task)
         self._counts.written_tokens += len(tasks)
-        parents = {
-            owner: one.parents for owner, one in sequences.items() if one.parents is not None and not one.done
-        }
-        done = [one for one in tasks if one.sequence is not None and one.sequence.done]
-        if parents or done:
-            self._leave(name, done, parents)
+        going = [(one, one.sequence) for one in tasks if one.sequence is not None]
+        parents = {task.id: one.parents for task, one in going if one.parents is not None and not one.done}
+        done = [task for task, one in going if one.done]
+        try:
+            if parents or done:
+                self._leave(place, done, parents)
+        except Exception as error:  # noqa: BLE001 - the callers receive it
+            self._give_up(place, tasks, _as_mesh_error(error))
+            return
         for task in done:
-            self._end(task, task.answer())
+            self._end(task, _answered(task))
 
-    def _leave(self, name: str, tasks: Sequence[Task], parents: dict[int, list[int]]) -> None:
-        batch = self._batches[name]
+    def _leave(self, place: _Place, tasks: Sequence[Task], parents: dict[int, list[int]]) -> None:
+        part = self._parts[place]
         left = {one.id: one.width for one in tasks}
         for owner in left:
-            del batch.running[owner]
-        if not batch.running:
-            del self._batches[name]
+            del part.running[owner]
+        if not part.running:
+            del self._parts[place]
             return
-        sources = batch.layout.settle(parents, left)
-        batch.rows.settle(sources, batch.layout.rows, left)
+        sources = part.layout.settle(parents, left)
+        part.rows.settle(sources, part.layout.rows, left)
 
-    def _give_up(self, name: str, tasks: Collection[Task], error: Exception) -> None:
-        """End the requests of a failed step, and go on without their batch."""
-        mesh_error = _as_mesh_error(error)
-        self._batches.pop(name, None)
-        for task in tasks:
-            self._end(task, mesh_error)
+    def _give_up(self, place: _Place, tasks: Sequence[Task], error: MeshError) -> None:
+        """End these requests and all others of their part of the batch, and go on without it."""
+        part = self._parts.pop(place, None)
+        lost = {one.id: one for one in [*tasks, *(part.running.values() if part else ())]}
+        for task in lost.values():
+            self._end(task, error)
 
     def _judge(self, tenant: str) -> dict[str, int]:
         """Compute one pass over passages to judge, a tenant's first; return the tokens of each tenant."""
@@ -614,6 +668,14 @@ def _by_similar_length(items: Sequence[_Passage]) -> list[_Passage]:
     lengths = [one.judgement.prompts[one.at].tokens for one in near]
     order = sorted(range(len(near)), key=lambda place: abs(lengths[place] - lengths[0]))
     return [*(near[place] for place in order), *items[_SIMILAR_AMONG:]]
+
+
+def _answered(task: Task) -> Answer | MeshError:
+    """Return the answer of a request that is done, or why there is none."""
+    try:
+        return task.answer()
+    except Exception as error:  # noqa: BLE001 - one answer's fault must not stop the others
+        return _as_mesh_error(error)
 
 
 def _as_mesh_error(error: Exception) -> MeshError:
