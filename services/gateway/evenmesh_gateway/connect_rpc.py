@@ -7,13 +7,14 @@ they are, and JSON is converted as for REST.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, cast
 
 import grpc
 from connectrpc.code import Code
 from connectrpc.codec import Codec
+from connectrpc.compression.gzip import GzipCompression
 from connectrpc.errors import ConnectError, ErrorDetail
 from connectrpc.interceptor import MetadataInterceptor
 from connectrpc.method import IdempotencyLevel, MethodInfo, StreamType
@@ -23,10 +24,12 @@ from protobuf.wkt import Any as AnyMessage
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
 from evenmesh_gateway.calls import Call, CallReader
 from evenmesh_gateway.forwarding import Forwarder
-from evenmesh_gateway.http.bodies import largest_json
+from evenmesh_gateway.http.bodies import largest_json, timely
+from evenmesh_gateway.http.memory import EXPANSION, FREE_BYTES, Admit, PieceMemory, expansion
 from evenmesh_gateway.http.problems import UNSUPPORTED_TYPE, HttpProblem, headers_of
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
@@ -47,6 +50,9 @@ _KINDS: Final = {
     (True, False): StreamType.CLIENT_STREAM,
     (True, True): StreamType.BIDI_STREAM,
 }
+_HEAD_BYTES: Final = 5
+_TO_ENTER_S: Final = 30.0
+"""Longest wait for a body before it is known who calls. Seconds."""
 _call: ContextVar[Call] = ContextVar("evenmesh_gateway_call")
 
 
@@ -64,6 +70,25 @@ class _Passing(Codec[bytes, Any]):
 
     def decode(self, data: bytes | bytearray, message_class: type[Any]) -> bytes:
         return bytes(data)
+
+
+class _CountedGzip(GzipCompression):
+    """Gzip that expands as far as the memory of bodies counts, and no further.
+
+    A body of zeros becomes a thousand times as large, on the event loop.
+    """
+
+    def decompress(self, data: bytes | bytearray | memoryview, read_max_bytes: int | None = None) -> bytes:
+        most = FREE_BYTES + EXPANSION * len(data)
+        if read_max_bytes is not None and read_max_bytes <= most:
+            return super().decompress(data, read_max_bytes)
+        try:
+            return super().decompress(data, most)
+        except ConnectError as error:
+            raise ConnectError(
+                Code.RESOURCE_EXHAUSTED,
+                f"a message of {len(data):,} bytes becomes more than {most:,}: send it without compression",
+            ) from error
 
 
 class _Application(ConnectASGIApplication[None]):
@@ -121,7 +146,9 @@ class ConnectRoutes:
         return [
             GatewayRoute(
                 method.path,
-                _OverHttp1(self._application(method)),
+                _OverHttp1(
+                    self._application(method), self._messages.admitted if method.streams_requests else None
+                ),
                 name=f"connect:{method.path}",
                 passes=method.streams_requests,
             )
@@ -136,6 +163,7 @@ class ConnectRoutes:
             interceptors=[_Entering(self._call_reader, method)],
             read_max_bytes=largest_json(method, self._settings.max_body_bytes),
             codecs=[_Passing("proto"), _Passing("json")],
+            compressions=[_CountedGzip()],
         )
 
     def _endpoint(self, method: PublicMethod) -> Any:
@@ -205,10 +233,17 @@ def _said_by_connect(error: MeshError) -> ConnectError:
 
 
 class _OverHttp1:
-    """The application, closed to gRPC itself, which needs HTTP/2: the services speak it."""
+    """The application, closed to gRPC itself, which needs HTTP/2: the services speak it.
 
-    def __init__(self, application: _Application) -> None:
+    Args:
+        application: answers.
+        admit: holds memory of a message of a stream that is not whole yet; None for a single one, whose
+            memory is that of its body.
+    """
+
+    def __init__(self, application: _Application, admit: Admit | None) -> None:
         self._application = application
+        self._admit = admit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         media = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
@@ -219,10 +254,49 @@ class _OverHttp1:
                 "this address speaks gRPC-Web, Connect and REST; call the service itself by gRPC",
             )
 
-        async def receiving() -> Message:
-            try:
-                return await receive()
-            except MeshError as error:  # the memory of bodies; others the library would call unknown
-                raise _said_by_connect(error) from error
+        begun = Deadline.after(_TO_ENTER_S)
+        in_time = timely(receive, lambda: begun if (call := _call.get(None)) is None else call.deadline)
 
-        await self._application(cast(Any, scope), cast(Any, receiving), cast(Any, send))
+        envelopes, factor = _Envelopes(), expansion(scope)
+        async with AsyncExitStack() as stack:
+            memory = None
+            if self._admit is not None:
+                memory = await stack.enter_async_context(PieceMemory(self._admit))
+
+            async def receiving() -> Message:
+                try:
+                    message = await in_time()
+                    if memory is not None and message["type"] == "http.request":
+                        await memory.hold(factor * envelopes.unfinished(message.get("body", b"")))
+                except MeshError as error:  # the library would call others than its own unknown
+                    raise _said_by_connect(error) from error
+                return message
+
+            await self._application(cast(Any, scope), cast(Any, receiving), cast(Any, send))
+
+
+class _Envelopes:
+    """The messages of a stream of Connect or gRPC-Web: each begins with a flag and four bytes of length."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._left = 0
+        self._here = 0
+
+    def unfinished(self, data: bytes) -> int:
+        """Take more of the stream, and return how much is here of the message that is not whole. Bytes."""
+        at = 0
+        while at < len(data):
+            if self._left == 0:
+                part = data[at : at + _HEAD_BYTES - len(self._head)]
+                at += len(part)
+                self._head += part
+                if len(self._head) == _HEAD_BYTES:
+                    self._left = int.from_bytes(self._head[1:], "big")
+                    self._head.clear()
+                continue
+            part_size = min(self._left, len(data) - at)
+            at += part_size
+            self._left -= part_size
+            self._here = self._here + part_size if self._left else 0
+        return self._here

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, cast
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from evenmesh.wire.errors import InvalidField
@@ -25,6 +27,11 @@ _FIELD: Final = re.compile(r"Failed to parse (\S+) field: ")
 _BYTES_PER_VALUE: Final = 96
 """Memory of one value of a decoded text: of its object, and of its place in a list or table. Bytes."""
 _MOST_WORDS: Final = 400
+_MOST_READ: Final = 2_000
+_MOST_PATH: Final = 256
+"""Longest text of an error: what is sent on, what of the library's is looked at, and the name of a field."""
+_WELL_KNOWN: Final = "google.protobuf."
+"""Package of messages that JSON has other values for than objects: times, durations, any values."""
 _VALUES: Final = JsonValues()
 
 
@@ -108,18 +115,56 @@ def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
     Raises:
         InvalidField: it is not of this message.
     """
-    if not isinstance(value, dict):
-        raise InvalidField(field or "body", "must be a JSON object")
     try:
+        _check_shape(cast("Descriptor", kind.DESCRIPTOR), value, field)
         return json_format.ParseDict(value, kind())
+    except InvalidField:
+        raise
     except RecursionError:
         raise InvalidField(field or "body", "must be JSON of less depth") from None
     except (json_format.ParseError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        words = str(error)
+        words = str(error)[:_MOST_READ]
         place = _PLACE.search(words)
         path = place[1] if place is not None else ".".join(_FIELD.findall(words))
         why = _FIELD.sub("", words)[:_MOST_WORDS]
-        raise InvalidField(".".join(filter(None, (field, path))) or "body", why) from None
+        raise InvalidField(".".join(filter(None, (field, path)))[:_MOST_PATH] or "body", why) from None
+
+
+def _check_shape(message: Descriptor, value: Any, path: str) -> None:
+    """Check that objects and lists are where a message has them.
+
+    ``ParseDict`` takes anything that it can iterate: an empty list where an object belongs is an object to
+    it, and other values fail with words of Python.
+
+    Raises:
+        InvalidField: they are not; names the field.
+    """
+    if not isinstance(value, dict):
+        raise InvalidField(path or "body", "must be a JSON object")
+    fields = _fields(message)
+    for name, one in value.items():
+        field = fields.get(name)
+        if field is None or one is None:
+            continue  # unknown names are an error of ParseDict's
+        below = f"{path}.{name}" if path else name
+        inner = field.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            if not isinstance(one, dict):
+                raise InvalidField(below, "must be a JSON object")
+        elif field.is_repeated:
+            if not isinstance(one, list):
+                raise InvalidField(below, "must be a JSON list")
+            if inner is not None and not inner.full_name.startswith(_WELL_KNOWN):
+                for at, item in enumerate(one):
+                    _check_shape(inner, item, f"{below}[{at}]")
+        elif inner is not None and not inner.full_name.startswith(_WELL_KNOWN):
+            _check_shape(inner, one, below)
+
+
+@cache
+def _fields(message: Descriptor) -> dict[str, FieldDescriptor]:
+    """Return the fields of a message by the names that JSON may have for them."""
+    return {name: one for one in message.fields for name in (one.name, one.json_name)}
 
 
 def _dumped(build: Callable[[], Any]) -> bytes:

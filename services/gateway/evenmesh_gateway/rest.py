@@ -18,7 +18,14 @@ from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_gateway.calls import Call, CallReader, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder, Requests
 from evenmesh_gateway.http import events
-from evenmesh_gateway.http.bodies import check_head, largest_json, read_body, read_lines
+from evenmesh_gateway.http.bodies import (
+    check_head,
+    in_pieces,
+    largest_json,
+    read_body,
+    read_lines,
+    split_lines,
+)
 from evenmesh_gateway.http.problems import HttpProblem, problem_of
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
@@ -76,7 +83,8 @@ class Rest:
         check_head(request, most, NDJSON if method.streams_requests else JSON)
         call = await self._call_reader.call(request.headers, method, peer=peer_of(request))
         if method.streams_requests and not method.streams_replies:
-            requests = self._requests(method, read_lines(request, line, most, call.deadline))
+            lines = read_lines(request, line, most, call.deadline, self._messages.admitted)
+            requests = self._requests(method, lines)
             reply = await self._forwarder.reply(method, requests, call)
             return await self._json(method, reply)
         # A stream of replies begins before the requests end, and one connection is read by one reader: so a
@@ -90,7 +98,7 @@ class Rest:
             return await self._json(method, reply)
         sent: Requests
         if method.streams_requests:
-            sent = self._requests(method, _lines_of(body, line))
+            sent = self._requests(method, split_lines(in_pieces(body), line))
         else:
             sent = (await self._messages.read(method.request, body)).SerializeToString()
         return events.response(self._events(method, sent, call))
@@ -125,13 +133,3 @@ class Rest:
             yield events.event(json.dumps(problem_of(error)).encode(), "error")
         else:
             yield events.event(b"{}", "end")
-
-
-async def _lines_of(body: bytes, most_line: int) -> AsyncIterator[bytes]:
-    for line in body.split(b"\n"):
-        if len(line) > most_line:
-            raise HttpProblem(
-                413, "TOO_LARGE", f"a line of the body must be at most {most_line:,} bytes here"
-            )
-        if line.strip():
-            yield line

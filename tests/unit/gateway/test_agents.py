@@ -51,6 +51,14 @@ async def use(session: ClientSession) -> None:
     wrong = await session.call_tool("report", {"run_id": "none"})
     assert wrong.is_error
     assert "NOT_FOUND" in wrong.content[0].text
+    for arguments, message in (
+        ({"query": "oil", "collection": "c", "num_rankings": 3}, "num_rankings: is no argument of retrieve"),
+        ({"query": "oil", "collection": "c", "k": 0}, "k: Input should be greater than or equal to 1"),
+    ):
+        refused = await session.call_tool("retrieve", arguments)
+        assert refused.is_error
+        assert message in refused.content[0].text
+        assert "pydantic" not in refused.content[0].text
     listed = said(await session.call_tool("collections", {}))
     assert [one["name"] for one in listed["collections"]] == ["zoo"]
     one = await session.read_resource("evenmesh://collections/zoo")

@@ -10,6 +10,7 @@ from evenmesh.generator.v1.generator_service_pb2 import Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_gateway.openai import pipelines
+from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest, ask_of, read
 from evenmesh_gateway.openai.rerank import RerankRequest, message_of
 
@@ -90,9 +91,11 @@ def test_every_field_of_an_ask_can_be_given_in_either_case() -> None:
     assert request == want
 
 
-def test_a_seed_of_the_ask_itself_stays() -> None:
-    request, _ = chat(seed=7, evenmesh={"sampling": {"seed": "3"}})
-    assert request.sampling.seed == 3
+def test_a_seed_is_that_of_whatever_is_drawn_and_has_none() -> None:
+    request, _ = chat(seed=7, temperature=0.5, evenmesh={"sampling": {"seed": "3"}})
+    assert (request.sampling.seed, request.decoding.seed) == (3, 7)
+    with pytest.raises(InvalidField, match=r"seed: is given by evenmesh\.sampling\.seed too"):
+        chat(seed=7, evenmesh={"sampling": {"seed": "3"}})
     assert not chat(seed=7)[0].HasField("sampling")  # what is not drawn needs none
 
 
@@ -148,3 +151,23 @@ def test_documents_are_passages() -> None:
         message_of(read(RerankRequest, {**given, "evenmesh": {"query": "other"}}))
     with pytest.raises(InvalidField):
         read(RerankRequest, {"query": "q", "documents": ["a"] * 1001})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "field"),
+    [
+        (EmbeddingRequest, {"input": []}, "input"),
+        (EmbeddingRequest, {"input": ""}, "input"),
+        (EmbeddingRequest, {"input": ["a", ""]}, "input"),
+        (
+            ChatRequest,
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content",
+        ),
+    ],
+)
+def test_an_error_names_a_field_and_no_type(kind: Any, value: Any, field: str) -> None:
+    with pytest.raises(InvalidField) as refused:
+        read(kind, value)
+    assert str(refused.value.field).startswith(field)
+    assert "str" not in str(refused.value.field)

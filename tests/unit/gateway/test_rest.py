@@ -6,14 +6,18 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
 from evenmesh.wire.errors import MeshError, Overloaded
+from evenmesh_gateway.http.bodies import in_pieces, split_lines
 from evenmesh_gateway.methods import public_methods
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -176,7 +180,7 @@ async def test_a_body_is_bounded_before_it_is_read(open_gateway: Open) -> None:
 
 async def test_a_line_is_bounded(open_gateway: Open) -> None:
     gateway = await open_gateway(max_body_bytes=1024)
-    reply = await gateway.post(INGEST, content=b"{}\n" + b" " * 1025, headers=NDJSON)
+    reply = await gateway.post(INGEST, content=b"{}\n" + b"1" * 1025, headers=NDJSON)
     assert (reply.status_code, reply.json()["reason"]) == (413, "TOO_LARGE")
 
 
@@ -287,8 +291,8 @@ async def test_the_credential_and_the_trace_are_sent_on_and_nothing_else(
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     headers = {"authorization": "Bearer emk_mine", "traceparent": trace, "evenmesh-tenant": "other"}
     gateway = await open_gateway()
-    for given in (headers, {}):
-        assert (await gateway.post(RETRIEVE, json={"query": "q"}, headers=given)).status_code == 200
+    for sent in (headers, {}):
+        assert (await gateway.post(RETRIEVE, json={"query": "q"}, headers=sent)).status_code == 200
     mine, nobodys = scripted.retriever.metadata
     assert (mine["authorization"], mine["traceparent"]) == ("Bearer emk_mine", trace)
     assert not {"evenmesh-tenant", "authorization"} & set(nobodys)
@@ -392,3 +396,50 @@ def test_every_code_has_a_status() -> None:
 
     assert set(STATUS) == set(grpc.StatusCode) - {grpc.StatusCode.OK}
     assert status_of(MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVER_CAPACITY", "too large")) == 413
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "must"),
+    [
+        ({"question": "q", "sampling": ""}, "sampling", "be a JSON object"),
+        ({"question": "q", "sampling": []}, "sampling", "be a JSON object"),
+        ({"question": "q", "filter": []}, "filter", "be a JSON object"),
+        ({"question": "q", "candidates": {"passages": [5]}}, "candidates.passages[0]", "be a JSON object"),
+        ({"question": "q", "candidates": {"passages": {}}}, "candidates.passages", "be a JSON list"),
+        ({"question": "q", "labels": {"references": "a"}}, "labels.references", "be a JSON list"),
+        ([], "body", "be a JSON object"),
+    ],
+)
+async def test_what_is_no_object_or_list_is_refused_by_the_name_of_its_field(
+    gateway: httpx.AsyncClient, body: Any, field: str, must: str
+) -> None:
+    reply = await gateway.post(ASK, json=body)
+    assert (reply.status_code, reply.json()["field"]) == (400, field)
+    assert reply.json()["detail"] == f"{field}: must {must}"
+
+
+async def test_an_error_repeats_little_of_a_request(gateway: httpx.AsyncClient) -> None:
+    reply = await gateway.post(ASK, json={"Failed to parse x field: " * 60_000: 1})
+    assert reply.status_code == 400
+    assert len(reply.content) < 2_000
+
+
+@given(
+    st.lists(st.sampled_from([b"{}", b" ", b"", b"\r", b"ab", b"{}\r"]), max_size=12),
+    st.lists(st.integers(1, 7), min_size=40, max_size=40),
+)
+def test_lines_are_those_of_the_whole_body_however_it_comes(lines: list[bytes], sizes: list[int]) -> None:
+    body = b"\n".join(lines)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        begin = 0
+        for size in sizes:
+            yield body[begin : begin + size]
+            begin += size
+
+    async def read(given: AsyncIterator[bytes]) -> list[bytes]:
+        return [line.strip() async for line in split_lines(given, 100)]
+
+    expected = [line.strip() for line in body.split(b"\n") if line.strip()]
+    assert asyncio.run(read(pieces())) == expected
+    assert asyncio.run(read(in_pieces(body))) == expected

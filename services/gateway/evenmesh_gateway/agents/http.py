@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from evenmesh_gateway.calls import Call, CallReader
 from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http.bodies import timely
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.methods import PublicMethod
 
@@ -48,9 +49,9 @@ class AgentRoutes:
         """Answer a request, once its caller is known."""
         client = scope.get("client")
         peer = f"{client[0]}:{client[1]}" if client else ""
-        await self._call_reader.call(Headers(scope=scope), peer=peer)
+        call = await self._call_reader.call(Headers(scope=scope), peer=peer)
         manager = await self._running_manager()
-        await manager.handle_request(scope, receive, send)
+        await manager.handle_request(scope, timely(receive, lambda: call.deadline), send)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

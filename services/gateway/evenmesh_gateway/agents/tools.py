@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from evenmesh.common.v1.common_pb2 import Agent, Sampling
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
@@ -53,6 +53,31 @@ Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the 
 Size = Annotated[int | None, Field(ge=1, le=100, description="Passages to show; 5 without it.")]
 
 
+class _Server(MCPServer):
+    """Says in its own words which argument of a tool is wrong, and refuses what is no argument of it."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> Any:
+        """Call a tool by name.
+
+        Raises:
+            ToolError: its arguments are wrong, or it failed.
+        """
+        properties = {one.name: one.input_schema["properties"] for one in await self.list_tools()}
+        if unknown := sorted(arguments.keys() - properties.get(name, arguments).keys()):
+            known = ", ".join(properties[name]) or "none"
+            raise ToolError(f"{unknown[0][:128]}: is no argument of {name}; there are: {known}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            problem = error.__cause__.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(one) for one in problem["loc"]) or "arguments"
+            raise ToolError(f"{field}: {problem['msg']}") from error
+
+
 def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
     """Return the server of the tools and resources.
 
@@ -60,7 +85,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         forwarder: makes the calls.
         enter: who calls.
     """
-    server = MCPServer("evenmesh", instructions=INSTRUCTIONS, log_level="WARNING")
+    server = _Server("evenmesh", instructions=INSTRUCTIONS, log_level="WARNING")
     methods = public_methods()
 
     async def reply(path: str, request: Message, context: Context[Any, Any]) -> bytes:

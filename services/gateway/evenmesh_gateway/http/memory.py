@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,16 +12,56 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_kit.admission.queue import Admission
 
-_FREE_BYTES: Final = 65_536
+FREE_BYTES: Final = 65_536
 """Size up to which a body counts nothing: what the server holds of a connection anyway. Bytes."""
+
+EXPANSION: Final = 16
+"""How many times as large as it comes a compressed body may become, and counts."""
+
+
+Admit = Callable[[int], AbstractAsyncContextManager[object]]
+"""Holds memory within a block. Bytes."""
+
+
+class PieceMemory(AbstractAsyncContextManager["PieceMemory"]):
+    """The memory of a piece of a body that is not whole yet; left as a context, none is held.
+
+    Args:
+        admit: holds it.
+    """
+
+    def __init__(self, admit: Admit) -> None:
+        self._admit = admit
+        self._held = AsyncExitStack()
+        self._counted = 0
+
+    async def hold(self, size: int) -> None:
+        """Hold memory of a piece of which so much is here; another piece begins where that is less. Bytes.
+
+        Raises:
+            MeshError: RESOURCE_EXHAUSTED; it does not fit.
+        """
+        if size < self._counted // 2:
+            await self._held.aclose()
+            self._counted = 0
+        if size > max(FREE_BYTES, self._counted):
+            wanted = max(size, 2 * self._counted)
+            await self._held.enter_async_context(self._admit(wanted - self._counted))
+            self._counted = wanted
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Hold nothing any more."""
+        await self._held.aclose()
 
 
 class BodyMemory:
     """Middleware that admits the memory of a larger body before more of it is read.
 
     It is held until the request is answered, as the body, or what was made of it, is sent on. A body that
-    passes piece by piece holds none (:attr:`~evenmesh_gateway.http.web.GatewayRoute.passes`). A request that
-    does not fit fails with RESOURCE_EXHAUSTED.
+    passes piece by piece counts where its pieces are read: :class:`PieceMemory`. A request that does not fit
+    fails with RESOURCE_EXHAUSTED.
 
     Args:
         app: what answers.
@@ -35,16 +77,17 @@ class BodyMemory:
             await self._app(scope, receive, send)
             return
         come = counted = 0
+        factor = expansion(scope)
         async with AsyncExitStack() as held:
 
             async def receiving() -> Message:
                 nonlocal come, counted
                 message = await receive()
                 if message["type"] == "http.request" and not _passes(scope):
-                    come += len(message.get("body", b""))
-                    if come > max(_FREE_BYTES, counted):
+                    come += factor * len(message.get("body", b""))
+                    if come > max(FREE_BYTES, counted):
                         # All that is announced at once: bodies that are half here would wait for each other.
-                        wanted = max(come, _announced(scope), 2 * counted)
+                        wanted = max(come, factor * _announced(scope), 2 * counted)
                         await held.enter_async_context(self._memory.admit(wanted - counted))
                         counted = wanted
                 return message
@@ -55,6 +98,13 @@ class BodyMemory:
 def _passes(scope: Scope) -> bool:
     route = scope.get("route")
     return isinstance(route, GatewayRoute) and route.passes
+
+
+def expansion(scope: Scope) -> int:
+    """Return how many times as large as it comes a body counts, by what its headers say of compression."""
+    names = (b"content-encoding", b"connect-content-encoding", b"grpc-encoding")
+    given = (value for name, value in scope["headers"] if name in names)
+    return EXPANSION if any(value != b"identity" for value in given) else 1
 
 
 def _announced(scope: Scope) -> int:

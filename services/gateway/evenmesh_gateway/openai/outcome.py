@@ -16,6 +16,8 @@ from evenmesh_gateway.http.json_values import JsonValues
 
 _REPORTED_ELSEWHERE: Final = ("exposure", "providers")
 _VALUES: Final = JsonValues(snake_case=True, zeros=True)
+_DEFAULT_COLLECTION: Final = "mesh"
+"""Name of the mesh's default collection in addresses, which a reply does not name."""
 
 
 class Outcome:
@@ -110,7 +112,8 @@ class Outcome:
     def annotations(self) -> list[dict[str, Any]]:
         """Return the passages that contain the answer, as citations of the whole of it.
 
-        The address is the passage's attribute ``url``, or ``evenmesh://COLLECTION/ID``.
+        The address is the passage's attribute ``url``, or ``evenmesh://COLLECTION/ID``; COLLECTION is
+        ``mesh`` where the request names none.
         """
         chosen, text = self._chosen, self.text
         if chosen is None:
@@ -181,7 +184,7 @@ class Outcome:
         url = passage.attributes.get("url", "")
         if url.startswith(("http://", "https://")):
             return url
-        place: str = self._request.WhichOneof("source") or "default"
+        place: str = self._request.WhichOneof("source") or _DEFAULT_COLLECTION
         if place == "collection":
             place = self._request.collection
         return f"evenmesh://{place}/{quote(passage.id, safe='/')}"

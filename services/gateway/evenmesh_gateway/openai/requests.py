@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evenmesh.generator.v1.generator_service_pb2 import Turn
+from evenmesh.common.v1.common_pb2 import Sampling
+from evenmesh.generator.v1.generator_service_pb2 import Decoding, Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
 from evenmesh_gateway.json_messages import from_value
@@ -16,6 +17,8 @@ from evenmesh_gateway.openai import pipelines
 MAX_MESSAGES: Final = 201
 """Most messages of a chat: the question, and 100 turns before it."""
 _MAX_NEW_TOKENS: Final = 4_096
+_TYPES: Final = frozenset({"str", "float", "int", "bool"})
+"""Names of types, which pydantic adds to the place of a value that may be of several."""
 _MAX_SEED: Final = 2**63 - 1
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "frequency_penalty": (0,),
@@ -124,7 +127,10 @@ def read(kind: type[T], value: Any) -> T:
         return kind.model_validate(value)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        path = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in problem["loc"])
+        # Behind the field of a union stands which of its types was tried, which is no field of the request.
+        place = [one for one in problem["loc"] if isinstance(one, int) or one.isidentifier()]
+        named = [one for one in place if isinstance(one, int) or one not in _TYPES]
+        path = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in named)
         raise InvalidField(path.removeprefix(".") or "body", problem["msg"]) from None
 
 
@@ -186,10 +192,17 @@ def _set_decoding(request: pb.AskRequest, asked: Asked, most: int | None, limit:
         setattr(request.decoding, field, value)
     if asked.seed is None:
         return
-    if request.HasField("sampling") and not request.sampling.HasField("seed"):
-        request.sampling.seed = asked.seed
-    if request.decoding.temperature and not request.decoding.HasField("seed"):
-        request.decoding.seed = asked.seed
+    drawing: list[tuple[str, Sampling | Decoding]] = []
+    if request.HasField("sampling"):
+        drawing.append(("sampling", request.sampling))
+    if request.decoding.temperature:
+        drawing.append(("decoding", request.decoding))
+    seeded = [name for name, one in drawing if one.HasField("seed")]
+    if drawing and len(seeded) == len(drawing):
+        raise InvalidField("seed", f"is given by evenmesh.{seeded[0]}.seed too")
+    for name, one in drawing:
+        if name not in seeded:
+            one.seed = asked.seed
 
 
 def _talk(messages: Iterable[ChatMessage], where: str) -> tuple[str, list[Turn]]:

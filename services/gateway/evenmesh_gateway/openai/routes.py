@@ -20,7 +20,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
-from evenmesh.wire.errors import MeshError, NotFound
+from evenmesh.wire.errors import InvalidField, MeshError, NotFound
 from evenmesh_gateway.calls import Call, CallReader, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http import events
@@ -146,7 +146,13 @@ class OpenAiRoutes:
             return await self._messages.dumps(lambda: embeddings.listing(asked, replies), size)
 
     async def _vectors_of(self, message: bytes, call: Call) -> retriever_pb.EmbedResponse:
-        return retriever_pb.EmbedResponse.FromString(await self._forwarder.reply(self._embed, message, call))
+        try:
+            reply = await self._forwarder.reply(self._embed, message, call)
+        except MeshError as error:
+            if error.field == "dimension":
+                raise InvalidField("dimensions", error.message) from error  # as OpenAI's API calls it
+            raise
+        return retriever_pb.EmbedResponse.FromString(reply)
 
     async def _models(self, request: Request) -> Response:
         call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
