@@ -60,6 +60,8 @@ class RankingOptions(TypedDict, total=False):
     whole_collection: bool
 
 
+_RESULTS: Final = 100
+"""Passages of each query, unless it is said."""
 _SAMPLED: Final = ("alpha", "disparity", "relevance_loss", "shares")
 
 
@@ -95,7 +97,8 @@ class MeshRetriever(pt.Transformer):
     Args:
         client: a client of the mesh.
         collection: name of the collection.
-        num_results: passages of each query, 1 to 1,000.
+        num_results: passages of each query, 1 to 1,000, at most the option ``depth``. Default: 100, or
+            ``depth`` if that is less.
         attributes: attributes of passages to return as columns, such as ``provider``; empty where unknown.
         in_flight: queries at a time, 1 to 64.
         timeout: seconds for each query; that of the client without it.
@@ -112,14 +115,19 @@ class MeshRetriever(pt.Transformer):
         client: Client,
         collection: str,
         *,
-        num_results: int = 100,
+        num_results: int | None = None,
         attributes: Sequence[str] = (),
         in_flight: int = 4,
         timeout: float | None = None,
         **options: Unpack[RankingOptions],
     ) -> None:
         super().__init__()
+        depth = options.get("depth", MAX_PASSAGES)
+        if num_results is None:
+            num_results = min(_RESULTS, depth)
         _within("num_results", num_results, MAX_PASSAGES)
+        if num_results > depth:
+            raise ValueError(f"num_results is {num_results}; allowed: at most depth, which is {depth}")
         _within("in_flight", in_flight, MAX_IN_FLIGHT)
         if unknown := options.keys() - RankingOptions.__annotations__.keys():
             raise TypeError(f"MeshRetriever has no option {', '.join(sorted(unknown))}")

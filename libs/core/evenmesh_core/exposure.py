@@ -213,7 +213,7 @@ def exposure_metrics(
     ee_r = float(system @ target)
     difference = system - target
     attention = _attention(model, min(depth, n))
-    most = _agreement(attention, target, -1)
+    most, bound = _agreement(attention, target, -1), float(attention @ attention)
     return ExposureMetrics(
         exposure=system,
         target=target,
@@ -221,9 +221,9 @@ def exposure_metrics(
         ee_r=ee_r if any_useful else float("nan"),
         ee_l=float(difference @ difference),
         # Both are at most 1, but for rounding, which depends on the matrix kernel.
-        ee_d_norm=min(1.0, ee_d / min(depth, n)),
+        ee_d_norm=min(1.0, ee_d / bound) if bound > 0 else float("nan"),
         ee_r_norm=min(1.0, ee_r / most) if any_useful and most > 0 else float("nan"),
-        ee_d_bound=float(attention @ attention),
+        ee_d_bound=bound,
     )
 
 
@@ -278,7 +278,7 @@ def exposure_bounds(
         ee_d=(even, sharp),
         ee_r=(least, most) if any_useful else undefined,
         ee_l=(0.0, sharp - 2 * least + float(target @ target)),
-        ee_d_norm=(even / min(depth, n), sharp / min(depth, n)),
+        ee_d_norm=(even / sharp, 1.0) if sharp > 0 else undefined,
         ee_r_norm=(least / most, 1.0) if any_useful and most > 0 else undefined,
     )
 

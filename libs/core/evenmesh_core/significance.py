@@ -12,7 +12,7 @@ from evenmesh_core.arrays import FloatArray, float_array, indicators, same_lengt
 from evenmesh_core.intervals import BootstrapInterval, BootstrapMethod, mean_with_resamples
 from evenmesh_core.seeds import Seed
 
-_ROUNDING = 1e-12  # relative difference up to which two means count as equal
+_ROUNDING = 1e-12  # relative difference up to which two values, or two means, count as equal
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def paired_bootstrap(
 
     If the systems were alike, the differences would have mean 0: they are shifted to that, and the p-value is
     the share of their resamples whose mean lies at least as far from 0 as the mean observed, (1 + such
-    resamples) / (1 + resamples), so never 0. The interval comes from the same resamples.
+    resamples) / (1 + resamples), so never 0. The interval comes from the same resamples. Values of a query
+    that differ by rounding alone, at most 1e-12 of the larger, are alike.
 
     Args:
         first: vector [Q] of values of the first system; ``nan`` where undefined.
@@ -127,8 +128,10 @@ def paired_bootstrap(
     one = float_array("first", first, undefined=True)
     other = float_array("second", second, undefined=True)
     same_length("first", one, "second", other)
+    gaps = one - other
+    gaps[np.abs(gaps) <= _ROUNDING * np.maximum(np.abs(one), np.abs(other))] = 0.0
     difference, means = mean_with_resamples(
-        one - other, level=level, method=method, num_resamples=num_resamples, rng=rng, check=check
+        gaps, level=level, method=method, num_resamples=num_resamples, rng=rng, check=check
     )
     if len(means) == 0:
         return PairedBootstrap(difference, float("nan"))

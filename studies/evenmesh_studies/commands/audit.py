@@ -10,6 +10,7 @@ from evenmesh.commands.ask import Target
 from evenmesh.commands.failure import FAILED, CommandError
 from evenmesh.commands.screen import Screen
 from evenmesh_studies.commands import study
+from evenmesh_studies.commands.eval.options import MinGrade
 
 if TYPE_CHECKING:
     from evenmesh_lab.files.trained_texts import TrainedTexts
@@ -54,7 +55,7 @@ def audit(
         ),
     ] = "token_f1",
     template: study.Template = None,
-    min_grade: Annotated[float, typer.Option(help="Grade from which a passage is useful.")] = 1.0,
+    min_grade: MinGrade = 1.0,
     until_width: Annotated[
         float | None,
         typer.Option(

@@ -42,7 +42,7 @@ def label(
     batch: Annotated[int, typer.Option(min=1, max=256, help="Answers per call.")] = 32,
     shard: study.ShardText = "0/1",
     in_flight: study.InFlight = 2,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0,
+    timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds for one call.")] = 600.0,
     retry_for: study.RetryFor = 600.0,
     target: Target = None,
 ) -> None:

@@ -62,7 +62,9 @@ def _options(
             "--distinct/--repeat", help="Append a number to each question, so that no cache hits; or not."
         ),
     ] = True,
-    timeout: Annotated[float, typer.Option(help="Deadline of a call in seconds.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=86_400, help="Deadline of a call in seconds.")
+    ] = 60.0,
     seconds: Annotated[float, typer.Option(help="Shortest step in seconds.")] = 30.0,
     calls: Annotated[int, typer.Option(help="Calls per step: a step is long enough for so many.")] = 100,
     longest: Annotated[float, typer.Option(help="Longest step in seconds, whatever --calls is.")] = 300.0,

@@ -410,3 +410,12 @@ def test_relevance_stays_below_one_where_attention_rises_with_the_rank():
     assert best.ee_r_norm == pytest.approx(1)
     oracle = exposure_metrics([[0, 1, 2, 3], [1, 0, 3, 2]], [1, 1, 0, 0], k=4, browsing=middle)
     assert oracle.ee_r_norm == pytest.approx(1.22 / 1.29)
+
+
+@pytest.mark.parametrize("browsing", [rbp(0.5), reciprocal_rank])
+def test_the_same_ranking_always_is_at_the_bound_whatever_the_attention(browsing):
+    found = exposure_metrics(useful_mask=[1, 0, 0], rankings=[[0, 1, 2]] * 3, k=2, browsing=browsing)
+    assert found.ee_d_norm == pytest.approx(1.0)
+    assert found.ee_d_norm == pytest.approx(found.ee_d / found.ee_d_bound)
+    bounds = exposure_bounds([1, 0, 0], k=2, browsing=browsing)
+    assert bounds.ee_d_norm == (pytest.approx(bounds.ee_d[0] / bounds.ee_d[1]), 1.0)

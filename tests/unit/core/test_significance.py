@@ -158,3 +158,9 @@ def test_p_values_are_probabilities_and_reproduce(values):
 def test_bad_pairs_are_refused(first, second, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         paired_bootstrap(first, second, rng=0)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_what_differs_by_rounding_does_not_differ(count):
+    found = paired_bootstrap([0.3] * count, [0.1 + 0.2] * count, rng=0)
+    assert (found.difference.value, found.p_value) == (0.0, 1.0)

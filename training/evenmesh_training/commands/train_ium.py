@@ -32,7 +32,7 @@ class Asking:
 
     in_flight: Annotated[int, typer.Option(min=1, max=64, help="Questions asked at a time.")] = 2
     batch: Annotated[int, typer.Option(min=1, max=256, help="Answers per call.")] = 32
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0
+    timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds for one call.")] = 600.0
     retry_for: Annotated[
         float, typer.Option(min=0, help="Seconds to retry an unreachable or overloaded mesh.")
     ] = 600.0

@@ -93,6 +93,8 @@ def read_ensemble(paths: Sequence[Path], *, retrievers: Sequence[str] | None = N
             answers[record.retriever] = (path, line, record)
     names = tuple(found) if retrievers is None else tuple(retrievers)
     for name in names:
+        if names.count(name) > 1:
+            raise FileError(paths[0], None, f"is to be read with the retriever {name!r} twice: name it once")
         if name not in found:
             raise FileError(paths[0], None, f"has no retriever {name!r}; it has: {', '.join(found)}")
     return Ensemble(names, tuple(_question(key, answers, names) for key, answers in asked.items()))

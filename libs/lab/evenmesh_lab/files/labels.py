@@ -39,7 +39,10 @@ def read_labels(path: Path) -> Labels:
                 if value is not None:
                     _attribute(path, number, attributes, name, record.passage_id, value)
     else:
-        for number, query, passage, grade in trec.read_qrels(path):
+        for number, name, passage, grade in trec.read_qrels(path):
+            query, sample = trec.sample_of(name)
+            if sample is not None and grades.get(query, {}).get(passage) == grade:
+                continue  # an exported run has the judgements of a query again for each of its samples
             _judge(path, number, grades, query, passage, grade)
     return Labels(path, grades, attributes)
 

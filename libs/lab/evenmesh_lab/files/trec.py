@@ -7,7 +7,8 @@ where ranks tie as well the ascending passage id: a run of sampled rankings may 
 mean its ranks.
 
 The tag is the system's name, and may say more: ``SYSTEM/alpha=2/sample=17``. The lines of one query and tag
-are one ranking and stand together.
+are one ranking and stand together. The query may name the sample instead, ``QUERY/sample=17``, as an exported
+run has it, in which tools of others take each ranking for one of a query of its own.
 
 A line of judgements (qrels) is ``QUERY ITERATION PASSAGE GRADE``; negative grades (junk) are 0, not useful.
 """
@@ -26,6 +27,9 @@ from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.lines import lines, raw_lines
 
 _TAG: Final = re.compile(r"(?P<system>.+?)(?:/alpha=(?P<alpha>[^/]+))?(?:/sample=(?P<sample>\d{1,18}))?")
+
+
+_SAMPLE: Final = "/sample="
 
 
 class TrecRanking(NamedTuple):
@@ -99,10 +103,19 @@ def read_qrels(path: Path) -> Iterator[tuple[int, str, str, float]]:
         yield number, query, passage, whole
 
 
+def sample_of(query: str) -> tuple[str, str | None]:
+    """Return the query and the number of the sample that an exported query's name has; None: no sample."""
+    name, separator, sample = query.rpartition(_SAMPLE)
+    return (
+        (name, sample) if separator and name and sample.isdecimal() and len(sample) <= 18 else (query, None)
+    )
+
+
 def query_ids(path: Path) -> Iterator[bytes]:
     """Yield the query of each line of a run."""
     for _, raw in raw_lines(path):
-        yield raw.split(None, 1)[0]
+        name, _ = sample_of(raw.split(None, 1)[0].decode("utf-8", "surrogateescape"))
+        yield name.encode("utf-8", "surrogateescape")
 
 
 def _ranking(path: Path, query: str, tag: str, block: list[_Line]) -> TrecRanking:
@@ -122,8 +135,10 @@ def _ranking(path: Path, query: str, tag: str, block: list[_Line]) -> TrecRankin
             )
     matched = _TAG.fullmatch(tag)
     system, alpha, sample = matched.group("system", "alpha", "sample") if matched else (tag, None, None)
+    name, own = sample_of(query)
+    sample = own if sample is None else sample
     return TrecRanking(
-        query,
+        name,
         system,
         None if alpha is None else _alpha(path, block[0].number, alpha),
         None if sample is None else int(sample),

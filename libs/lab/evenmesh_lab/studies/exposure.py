@@ -5,7 +5,7 @@ Source: Kim & Diaz 2025, §3.3.1, §3.3.3, §5, appendix C.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -283,14 +283,28 @@ def compare_systems(
 
 
 def means_of(
-    key: tuple[str, float | None], rows: Iterable[Any], names: Iterable[str], bootstrap: Bootstrap
+    key: tuple[str, float | None],
+    rows: Iterable[Any],
+    names: Iterable[str],
+    bootstrap: Bootstrap,
+    *,
+    outcomes: Container[str] = (),
 ) -> dict[str, BootstrapInterval]:
-    """Return the means of measures over the rows of one system and α, by name."""
+    """Return the means of measures over the rows of one system and α, by name.
+
+    Args:
+        key: system and α.
+        rows: of each query.
+        names: of the measures.
+        bootstrap: how intervals are computed.
+        outcomes: measures whose values may be outcomes, each 0 or 1: see :meth:`.Bootstrap.share`.
+    """
     kept = list(rows)
-    return {
-        name: bootstrap.mean(f"{name} {key[0]} {key[1]}", [getattr(row, name) for row in kept])
-        for name in names
-    }
+    found = {}
+    for name in names:
+        interval = bootstrap.share if name in outcomes else bootstrap.mean
+        found[name] = interval(f"{name} {key[0]} {key[1]}", [getattr(row, name) for row in kept])
+    return found
 
 
 class _Sums:
@@ -402,7 +416,8 @@ def _tables(study: ExposureStudy) -> Iterable[Table]:
         *SYSTEM,
         Column("queries", "queries", ("num_queries",)),
         *means(LABELS),
-        note="EE-D: 0 is all alike, its bound the same passages always. EE-R and EE-L need useful passages; "
+        note="EE-D: 1, its bound, is the same passages always; the least, all alike, is k of the number of "
+        "passages. EE-R and EE-L need useful passages; "
         "queries without are left out and counted.",
     )
     yield curve_table(study.curves)

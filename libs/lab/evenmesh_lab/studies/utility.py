@@ -92,6 +92,11 @@ _CURVES: Final = (
 """Name of each curve, and the measures it is over."""
 
 
+_DEFAULT: Final = "token_f1"
+RECORDED: Final = "as recorded"
+"""How answers are scored that come with a utility."""
+
+
 @dataclass(frozen=True, slots=True)
 class UtilityRow:
     """One query under one system and α."""
@@ -173,7 +178,7 @@ def measure(
     labels: Labels | None = None,
     *,
     k: int,
-    metric: str = "token_f1",
+    metric: str | None = None,
     weighted: bool = False,
     min_grade: float = 1.0,
     graded: bool = False,
@@ -186,7 +191,8 @@ def measure(
         queries: as :func:`evenmesh_lab.files.read_audits` gives them.
         labels: which passages are useful, for the quality of rankings; None leaves that out.
         k: number of passages the generator is given, from 1.
-        metric: how answers without a ``utility`` are scored, a name of :data:`METRICS`.
+        metric: how answers are scored, a name of :data:`METRICS`; None keeps the ``utility`` that answers
+            come with, and scores others by ``token_f1``.
         weighted: whether rankings are weighed by their probability in place of alike; all need one then.
         min_grade: grade from which a passage is useful, above 0.
         graded: whether higher grades deserve to be shown first.
@@ -200,8 +206,9 @@ def measure(
         InvalidInput: an argument out of range.
     """
     depth = count("k", k)
-    if metric not in METRICS:
+    if metric is not None and metric not in METRICS:
         raise InvalidInput("metric", metric, ", ".join(METRICS))
+    scoring = _Scoring(metric)
     settings = bootstrap or Bootstrap()
     rows: list[UtilityRow] = []
     longest = 0
@@ -212,7 +219,7 @@ def measure(
             system: universe(query, system, judged)
             for system in dict.fromkeys(one.system for one in query.samplings)
         }
-        utilities = [_utilities(query, sampling, METRICS[metric]) for sampling in query.samplings]
+        utilities = [scoring.utilities(query, sampling) for sampling in query.samplings]
         known = [[value for value in values if value is not None] for values in utilities]
         u_max = maximum_utility([values for values in known if values]) if any(known) else float("nan")
         for sampling, values in zip(query.samplings, utilities, strict=True):
@@ -236,7 +243,7 @@ def measure(
         rows,
         k=depth,
         longest=longest,
-        metric=metric,
+        metric=scoring.name,
         weighted=weighted,
         baseline=baseline,
         bootstrap=settings,
@@ -259,7 +266,7 @@ def study_of(
         rows: one for each query, system and α.
         k: as :func:`measure`.
         longest: length of the longest ranking, from 1.
-        metric: as :func:`measure`, for the titles of tables.
+        metric: how answers were scored, for the titles of tables.
         weighted: as :func:`measure`, likewise.
         baseline: as :func:`measure`.
         bootstrap: as :func:`measure`.
@@ -287,22 +294,49 @@ def study_of(
     )
 
 
-def _utilities(query: QueryAudit, sampling: Sampling, metric: AnswerMetric) -> list[float | None]:
-    scored: dict[str, float] = {}  # samples often agree, and some metrics are slow
-    values: list[float | None] = []
-    for answer, utility in zip(sampling.answers, sampling.utilities, strict=True):
-        if utility is None and answer is not None:
-            if not query.references:
-                raise FileError(
-                    query.path,
-                    query.line,
-                    f"begins query {query.query_id!r}, whose answers have neither utilities nor references",
-                )
-            if answer not in scored:
-                scored[answer] = metric(answer, query.references)
-            utility = scored[answer]
-        values.append(utility)
-    return values
+class _Scoring:
+    """Scores the answers of an audit.
+
+    Args:
+        metric: as :func:`measure`.
+    """
+
+    def __init__(self, metric: str | None) -> None:
+        self._asked = metric
+        self._metric: AnswerMetric = METRICS[metric or _DEFAULT]
+        self._recorded = self._scored = False
+
+    @property
+    def name(self) -> str:
+        """Return how the answers so far were scored."""
+        by = self._asked or _DEFAULT
+        if not self._recorded:
+            return by
+        return f"{RECORDED}, others by {by}" if self._scored else RECORDED
+
+    def utilities(self, query: QueryAudit, sampling: Sampling) -> list[float | None]:
+        """Return the utility of each answer; None where there is none."""
+        known: dict[str, float] = {}  # samples often agree, and some metrics are slow
+        values: list[float | None] = []
+        for answer, utility in zip(sampling.answers, sampling.utilities, strict=True):
+            if answer is not None and (utility is None or self._asked is not None):
+                if answer not in known:
+                    known[answer] = self._metric(answer, self._references(query, utility))
+                utility = known[answer]
+                self._scored = True
+            elif utility is not None:
+                self._recorded = True
+            values.append(utility)
+        return values
+
+    def _references(self, query: QueryAudit, utility: float | None) -> tuple[str, ...]:
+        if query.references:
+            return query.references
+        lacks = "neither utilities nor references" if utility is None else "no references"
+        keep = "" if utility is None else f": leave out the metric {self._asked} to keep their utilities"
+        raise FileError(
+            query.path, query.line, f"begins query {query.query_id!r}, whose answers have {lacks}{keep}"
+        )
 
 
 def _expected(query: QueryAudit, sampling: Sampling, values: list[float | None], weighted: bool) -> float:
@@ -328,7 +362,7 @@ def _summary(
     key: tuple[str, float | None], rows: Sequence[UtilityRow], bootstrap: Bootstrap
 ) -> UtilitySummary:
     mine = [row for row in rows if (row.system, row.alpha) == key]
-    means = means_of(key, mine, LABELS, bootstrap)
+    means = means_of(key, mine, LABELS, bootstrap, outcomes=("eu", "eu_norm"))
     return UtilitySummary(*key, len(mine), sum(row.num_unanswered for row in mine), means)
 
 
@@ -427,10 +461,14 @@ def _own_levels(sampled: Sequence[UtilityRow], even: Sequence[UtilityRow]) -> Fl
     return np.array([own.get(row.query_id, np.nan) for row in sampled])
 
 
+def _scored(metric: str) -> str:
+    return metric if metric.startswith(RECORDED) else f"by {metric}"
+
+
 def _tables(study: UtilityStudy) -> Iterable[Table]:
     yield Table.of(
         "summary",
-        f"Expected utility, {study.k} passages given, answers scored by {study.metric}",
+        f"Expected utility, {study.k} passages given, answers scored {_scored(study.metric)}",
         study.summaries,
         *SYSTEM,
         Column("queries", "queries", ("num_queries",)),

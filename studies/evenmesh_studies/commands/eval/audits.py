@@ -52,7 +52,7 @@ def exposure(
         from evenmesh_lab.files import read_audits
         from evenmesh_lab.studies import exposure as study
 
-        labels = _labels(qrels, min_grade)
+        labels = _labels(qrels)
         found = study.measure(
             read_audits(files, pool=pool),
             labels,
@@ -79,13 +79,13 @@ def utility(
     qrels: options.Qrels = None,
     k: options.Depth = 5,
     metric: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             help="How answers are scored: token_f1, exact_match, accuracy, rating, rouge1, rouge2, rougeL, "
-            "LaMP-1 to LaMP-7; answers that come with a utility keep it.",
+            "LaMP-1 to LaMP-7. Default: answers that come with a utility keep it; token_f1 for others.",
         ),
-    ] = "token_f1",
+    ] = None,
     weighted: Annotated[
         bool, typer.Option("--weighted", help="Weight rankings by their probability instead of equally.")
     ] = False,
@@ -107,7 +107,7 @@ def utility(
 
         found = study.measure(
             read_audits(files, pool=pool),
-            _labels(qrels, min_grade),
+            _labels(qrels),
             k=k,
             metric=metric,
             weighted=weighted,
@@ -131,11 +131,9 @@ def _short(k: int, longest: int) -> list[str]:
     ]
 
 
-def _labels(qrels: Path | None, min_grade: float) -> "Labels | None":
+def _labels(qrels: Path | None) -> "Labels | None":
     from evenmesh_lab.files import read_labels
 
-    if min_grade <= 0:
-        raise CommandError(f"--min-grade is {min_grade:g}; allowed: above 0", USAGE)
     return None if qrels is None else read_labels(qrels)
 
 

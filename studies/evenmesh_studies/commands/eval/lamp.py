@@ -8,6 +8,7 @@ import typer
 from evenmesh.commands.failure import USAGE, CommandError, refuse
 from evenmesh.commands.group import group
 from evenmesh.commands.screen import Screen
+from evenmesh_studies.commands.eval.options import MinGrade
 
 if TYPE_CHECKING:
     from evenmesh_lab.files import Query
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 Useful = Annotated[
     int, typer.Option("--min-useful", min=1, help="Useful items a question must have; the paper's is 2.")
 ]
-Grade = Annotated[float, typer.Option("--min-grade", help="Grade from which an item is useful.")]
 
 
 def lamp() -> typer.Typer:
@@ -66,7 +66,7 @@ def filter_(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The queries that are kept.")],
     min_useful: Useful = 2,
-    min_grade: Grade = 1.0,
+    min_grade: MinGrade = 1.0,
 ) -> None:
     """Keep the questions with two or more useful items, among which exposure can be fair."""
     from evenmesh_lab.files import read_labels
@@ -93,7 +93,7 @@ def statistics(
         typer.Option("--labels", "-l", metavar="FILE", help="Useful items, one file for each data set."),
     ],
     min_useful: Useful = 2,
-    min_grade: Grade = 1.0,
+    min_grade: MinGrade = 1.0,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV.")] = None,
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")

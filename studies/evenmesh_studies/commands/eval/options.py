@@ -1,5 +1,6 @@
 """Options shared by the commands of ``evenmesh eval``."""
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,17 @@ Qrels = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Labels: TREC qrels, or JSON lines or Parquet of labels."),
 ]
-MinGrade = Annotated[float, typer.Option(help="Grade from which a passage is useful.")]
+
+
+def _above_0(given: float) -> float:
+    if not 0 < given < math.inf:
+        raise typer.BadParameter(f"{given:g} is not a number above 0")
+    return given
+
+
+MinGrade = Annotated[
+    float, typer.Option(callback=_above_0, help="Grade from which a passage is useful, above 0.")
+]
 Graded = Annotated[bool, typer.Option("--graded", help="Count higher grades as more relevant.")]
 Pool = Annotated[
     bool,

@@ -70,3 +70,10 @@ def test_an_ensemble_has_an_answer_of_each_retriever(write):
         read_ensemble([write("e.jsonl", *records, records[1])])
     with pytest.raises(FileError, match="has no retriever 'c'; it has: b, a"):
         read_ensemble([write("e.jsonl", *records)], retrievers=["c"])
+
+
+def test_a_retriever_is_read_once(tmp_path):
+    path = tmp_path / "e.jsonl"
+    path.write_text('{"query_id": "q", "retriever": "a", "answer": "x"}\n')
+    with pytest.raises(FileError, match="with the retriever 'a' twice: name it once"):
+        read_ensemble([path], retrievers=["a", "a"])

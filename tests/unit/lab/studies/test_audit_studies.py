@@ -261,3 +261,24 @@ def test_lamp_scores_count():
     query = audit(sampling("x", None, "1", answers=["4"]), references=("5",))
 
     assert utility.measure([query], k=1, metric="LaMP-3", bootstrap=QUICK).rows[0].eu == 4 - abs(5 - 4)
+
+
+def test_a_metric_that_is_asked_for_scores_what_has_a_utility() -> None:
+    query = audit(sampling("x", None, "1", answers=["the yes"], utilities=[0.25]), references=("yes",))
+    assert utility.measure([query], k=1, bootstrap=QUICK).rows[0].eu == 0.25
+    assert utility.measure([query], k=1, bootstrap=QUICK).metric == "as recorded"
+    exact = utility.measure([query], k=1, metric="rougeL", bootstrap=QUICK)
+    assert exact.rows[0].eu == pytest.approx(2 / 3)
+    assert exact.metric == "rougeL"
+    bare = audit(sampling("x", None, "1", answers=["yes"], utilities=[0.25]))
+    with pytest.raises(FileError, match="no references: leave out the metric rougeL"):
+        utility.measure([bare], k=1, metric="rougeL", bootstrap=QUICK)
+
+
+def test_an_outcome_that_never_came_has_an_interval_that_is_no_point() -> None:
+    queries = [
+        audit(sampling("x", None, "1", answers=["no"], utilities=[0.0]), query=f"q{at}") for at in range(40)
+    ]
+    (found,) = utility.measure(queries, k=1, bootstrap=QUICK).summaries
+    assert (found.means["eu"].value, found.means["eu"].low) == (0.0, 0.0)
+    assert found.means["eu"].high == pytest.approx(0.0876, abs=1e-4)  # Wilson's, 0 of 40
