@@ -30,7 +30,7 @@ class Addresses:
         First comes ``EVENMESH_CLIENT_<SERVICE>_TARGET``, then the mesh that ``evenmesh up`` runs under
         ``home`` (default: ``EVENMESH_HOME``), then the default ports of this machine.
         """
-        found = _running(home or default_home())
+        found = running_here(home)
         found.update(
             {service: os.environ[name] for service, name in VARIABLES.items() if os.environ.get(name)}
         )
@@ -41,11 +41,15 @@ class Addresses:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
-def _running(home: Path) -> dict[str, str]:
-    """Return the addresses of the mesh that runs on this machine; none on Windows, where none can run."""
+def running_here(home: Path | None = None) -> dict[str, str]:
+    """Return the addresses of the mesh that runs on this machine; none on Windows, where none can run.
+
+    Args:
+        home: its home. Default: ``EVENMESH_HOME``.
+    """
     if sys.platform == "win32":
         return {}
     from evenmesh.local_mesh import read_running  # locks files as POSIX does
 
-    state = read_running(home)
+    state = read_running(home or default_home())
     return {} if state is None else state.addresses

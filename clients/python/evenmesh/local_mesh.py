@@ -49,16 +49,28 @@ class MeshState:
 
 
 def read_running(home: Path) -> MeshState | None:
-    """Return the mesh that runs under ``home``; None if none does, or if it has only just begun to start."""
+    """Return the mesh that runs under ``home``; None if none does, or if it has only just begun to start.
+
+    Raises:
+        LocalMeshError: its folder cannot be looked at.
+    """
     return read_state(home) if is_locked(home) else None
 
 
 def is_locked(home: Path) -> bool:
-    """Return whether a live supervisor holds the lock of ``home``."""
+    """Return whether a live supervisor holds the lock of ``home``.
+
+    Raises:
+        LocalMeshError: it cannot be looked at.
+    """
     try:
         descriptor = os.open(lock_path(home), os.O_RDONLY)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise LocalMeshError(
+            f"cannot see whether a mesh runs under {home}: {error.filename}: {error.strerror}"
+        ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

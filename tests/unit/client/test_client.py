@@ -37,6 +37,7 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from evenmesh.ingest import requests
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from evenmesh.wire.errors import InvalidField
 from tests.support.scripted import ScriptedMesh, answered
 
 
@@ -428,3 +429,16 @@ def test_an_ask_sends_its_expression_and_filter(scripted: ScriptedMesh, client: 
     assert request.expression == "SE@RR@5&Wiki@5"
     assert request.augmentation == generator_pb2.AUGMENTATION_COMPRESSION
     assert [one.attribute for one in request.filter.conditions] == ["provider", "date", "language"]
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
+def test_a_timeout_is_above_0(timeout: float) -> None:
+    with pytest.raises(InvalidField, match="timeout: must be above 0 seconds"):
+        Client("127.0.0.1:1", timeout=timeout)
+    with Client("127.0.0.1:1") as client, pytest.raises(InvalidField, match="timeout: must be above 0"):
+        client.collections(timeout=timeout)
+
+
+def test_a_timeout_longer_than_grpc_counts_is_a_day(scripted: ScriptedMesh) -> None:
+    with Client(scripted.addresses, timeout=float("inf")) as client:
+        assert client.collections(timeout=1e12) is not None

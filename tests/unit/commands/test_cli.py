@@ -54,7 +54,7 @@ def test_ask_shows_answer_citations_exposure_and_what_degraded(mesh: ScriptedMes
         "provider                            share  exposure",
         "Co-op     ████████████████░░░░░░░░  66.7%      1.00",
         "Club      ████████░░░░░░░░░░░░░░░░  33.3%      0.50",
-        "EE-D 0.250 (0: all alike, 1: always the same passages) · expected utility 0.750",
+        "EE-D 0.250 (1: always the same passages; least, k of the pool: all alike) · expected utility 0.750",
         "! rerank degraded, retriever order: the reranker is away (UPSTREAM_UNAVAILABLE)",
         "",
         "retrieve 12 ms · total 40 ms",
@@ -464,3 +464,37 @@ def test_a_reader_who_leaves_is_no_error(mesh: ScriptedMesh) -> None:
 
     assert "Traceback" not in run.stderr
     assert "Broken" not in run.stderr
+
+
+def test_a_service_of_a_mesh_that_runs_is_not_to_be_started(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES.values():
+        monkeypatch.setenv(name, "127.0.0.1:1")
+    monkeypatch.setattr("evenmesh.addresses.running_here", lambda _=None: {"orchestrator": "127.0.0.1:1"})
+
+    assert main(["ask", "q"]) == 1
+
+    assert capsys.readouterr().err == (
+        "evenmesh: no orchestrator answers at 127.0.0.1:1; its mesh runs, and starts it again if it ended: "
+        "try again, or look at `evenmesh status`\n"
+    )
+
+
+@pytest.mark.parametrize("timeout", ["0", "1e10", "inf", "nan"])
+def test_a_timeout_has_bounds(capsys: Output, timeout: str) -> None:
+    assert main(["ask", "q", "--timeout", timeout]) == 2
+
+    assert "'--timeout'" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    from evenmesh import __main__ as script
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.__import__", interrupted)
+    status = script.main()
+    monkeypatch.undo()
+    assert status == 130

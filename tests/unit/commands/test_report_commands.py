@@ -39,6 +39,8 @@ def test_a_configuration_is_found_by_what_tells_it_apart(mesh: ScriptedMesh, cap
     assert mesh.evaluator.report_requests[0].configuration.collection == "c"
     assert main(["report", "--retriever", "dense"]) == 0
     assert capsys.readouterr().out.startswith("Configuration c · dense · deterministic\n")
+    assert main(["report", "--collection", "c", "--deterministic"]) == 0
+    assert capsys.readouterr().out.startswith("Configuration c · dense · deterministic\n")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,12 @@ def test_a_configuration_is_found_by_what_tells_it_apart(mesh: ScriptedMesh, cap
         ),
         (["--retriever", "splade"], 1, "no configuration has --retriever splade"),
         (["r1", "--alpha", "1"], 2, "a run and --alpha"),
+        (["--alpha", "1", "--deterministic"], 2, "--deterministic and --alpha: give one of the two"),
+        (
+            ["--retriever", "bm25", "--deterministic"],
+            1,
+            "no configuration has --retriever bm25 --deterministic",
+        ),
         (["r1", "--window", "week"], 2, "--window is 'week'; allowed: all, hour, day"),
     ],
 )

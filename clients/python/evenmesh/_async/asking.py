@@ -39,7 +39,7 @@ class AsyncAskingCalls(AsyncCalls):
             MeshError: at once, if an option does not fit its field; later, if the whole ask fails.
         """
         request = ask_request(question, options)
-        return self._events(self._orchestrator.Ask, request, codec.event, timeout or self._timeout)
+        return self._events(self._orchestrator.Ask, request, codec.event, self._seconds(timeout))
 
     async def answer(
         self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
@@ -54,7 +54,7 @@ class AsyncAskingCalls(AsyncCalls):
             self._orchestrator.Ask,
             ask_request(question, options),
             codec.event,
-            timeout or self._timeout,
+            self._seconds(timeout),
             events.clear,
         )
         async for event in stream:
@@ -87,7 +87,7 @@ class AsyncAskingCalls(AsyncCalls):
             lambda exc: self._error(exc, "orchestrator"),
             options,
             conversation or {},
-            timeout=timeout or self._timeout,
+            timeout=self._seconds(timeout),
             conversation_id=text("conversation_id", conversation_id),
         )
 
@@ -123,7 +123,7 @@ class AsyncAskingCalls(AsyncCalls):
         request = audit_request(
             question, options, alphas=alphas, oracle=oracle, until_width=until_width, level=level
         )
-        return self._events(self._orchestrator.Audit, request, audit_codec.event, timeout or self._timeout)
+        return self._events(self._orchestrator.Audit, request, audit_codec.event, self._seconds(timeout))
 
     async def _events(
         self,

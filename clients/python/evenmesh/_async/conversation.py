@@ -106,7 +106,7 @@ class AsyncConversation:
         request = orchestrator_pb2.ConverseRequest(
             ask=ask_request(question, {**self._options, **about} if self._send_options else about),
             conversation_id=self.id,
-            timeout_ms=max(1, round(1000 * (timeout or self._timeout))),
+            timeout_ms=max(1, round(1000 * (self._timeout if timeout is None else timeout))),
         )
         if self._send_conversation:
             request.options.CopyFrom(codec.options_message(self._conversation))

@@ -40,7 +40,7 @@ class AskingCalls(Calls):
             MeshError: at once, if an option does not fit its field; later, if the whole ask fails.
         """
         request = ask_request(question, options)
-        return self._events(self._orchestrator.Ask, request, codec.event, timeout or self._timeout)
+        return self._events(self._orchestrator.Ask, request, codec.event, self._seconds(timeout))
 
     def answer(
         self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
@@ -55,7 +55,7 @@ class AskingCalls(Calls):
             self._orchestrator.Ask,
             ask_request(question, options),
             codec.event,
-            timeout or self._timeout,
+            self._seconds(timeout),
             events.clear,
         )
         for event in stream:
@@ -88,7 +88,7 @@ class AskingCalls(Calls):
             lambda exc: self._error(exc, "orchestrator"),
             options,
             conversation or {},
-            timeout=timeout or self._timeout,
+            timeout=self._seconds(timeout),
             conversation_id=text("conversation_id", conversation_id),
         )
 
@@ -124,7 +124,7 @@ class AskingCalls(Calls):
         request = audit_request(
             question, options, alphas=alphas, oracle=oracle, until_width=until_width, level=level
         )
-        return self._events(self._orchestrator.Audit, request, audit_codec.event, timeout or self._timeout)
+        return self._events(self._orchestrator.Audit, request, audit_codec.event, self._seconds(timeout))
 
     def _events(
         self,

@@ -19,10 +19,12 @@ from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.types.status import Health, ServiceStatus
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import InvalidField, MeshError
 
 TIMEOUT_S: Final = 60.0
 STATUS_TIMEOUT_S: Final = 2.0
+MAX_TIMEOUT_S: Final = 86_400.0
+"""Longest a call may take: gRPC counts no more than about 9e9 seconds, and ends a longer one at once."""
 PAGE_SIZE: Final = 1_000
 
 T = TypeVar("T")
@@ -34,12 +36,12 @@ class Calls:
     Args:
         addresses: where the services are, or only the orchestrator's ``host:port``. Default: the mesh that
             runs on this machine, see :meth:`evenmesh.Addresses.find`.
-        timeout: seconds a call may take when it is not given its own.
+        timeout: seconds a call may take when it is not given its own, (0, inf); of more than a day, a day.
     """
 
     def __init__(self, addresses: Addresses | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
         self.addresses = Addresses(addresses) if isinstance(addresses, str) else addresses or Addresses.find()
-        self._timeout = timeout
+        self._timeout = _checked(timeout)
         self._channels: list[adapter.Channel] = []
         self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(
             self._connect("orchestrator", "Orchestrator")
@@ -87,7 +89,7 @@ class Calls:
         self, service: str, method: "adapter.UnaryCall[Any, T]", request: object, timeout: float | None
     ) -> T:
         try:
-            return method(request, timeout=timeout or self._timeout)
+            return method(request, timeout=self._seconds(timeout))
         except grpc.RpcError as exc:
             raise self._error(exc, service) from exc
 
@@ -122,7 +124,7 @@ class Calls:
         timeout: float,
     ) -> Iterator[T]:
         """Yield what ``read`` finds in each message of a call; closing the iterator ends the call."""
-        call = method(request, timeout=timeout)
+        call = method(request, timeout=self._seconds(timeout))
         try:
             for message in call:
                 yield from read(message)
@@ -131,5 +133,20 @@ class Calls:
         finally:
             call.cancel()
 
+    def _seconds(self, timeout: float | None) -> float:
+        """Return how long a call may take: as it was given, or the client's default."""
+        return self._timeout if timeout is None else _checked(timeout)
+
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         return codec.error(exc, service=service, address=getattr(self.addresses, service))
+
+
+def _checked(timeout: float) -> float:
+    """Return a timeout that gRPC can count.
+
+    Raises:
+        InvalidField: it is not above 0.
+    """
+    if not timeout > 0:
+        raise InvalidField("timeout", f"must be above 0 seconds, got {timeout:g}")
+    return min(timeout, MAX_TIMEOUT_S)

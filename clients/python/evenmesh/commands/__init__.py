@@ -203,7 +203,7 @@ def failure_of(exc: Exception) -> tuple[str, int]:
     if isinstance(exc, InvalidField):
         return str(exc), USAGE
     if isinstance(exc, MeshError):
-        advice = "; start the mesh with: evenmesh up" if exc.reason == "UNREACHABLE" else ""
+        advice = _advice_on_unreachable(str(exc)) if exc.reason == "UNREACHABLE" else ""
         wait = "" if exc.retry_after_s is None else f"; try again in {exc.retry_after_s:.1f} s"
         return f"{exc}{advice}{wait}", FAILED
     if isinstance(exc, ModuleNotFoundError) and exc.name == "pyarrow":
@@ -213,3 +213,15 @@ def failure_of(exc: Exception) -> tuple[str, int]:
     if isinstance(exc, OSError):
         return f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc), FAILED
     return f"{type(exc).__name__}: {exc} (unexpected; {TRACEBACK_VARIABLE}=1 shows where)", FAILED
+
+
+def _advice_on_unreachable(said: str) -> str:
+    """Return what to do about a service that does not answer.
+
+    One of a mesh that runs on this machine is started again by it, where starting the mesh would be refused.
+    """
+    from evenmesh.addresses import running_here
+
+    if any(said.endswith(f" at {address}") for address in running_here().values()):
+        return "; its mesh runs, and starts it again if it ended: try again, or look at `evenmesh status`"
+    return "; start the mesh with: evenmesh up"

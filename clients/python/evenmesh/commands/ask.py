@@ -81,7 +81,9 @@ def ask(
     task: Annotated[
         str | None, typer.Option(help="Task of the agent asking, such as qa; an ensemble has its weights.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the whole command.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=86_400, help="Seconds for the whole command.")
+    ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event, a line each.")] = False,
     target: Target = None,
 ) -> None:

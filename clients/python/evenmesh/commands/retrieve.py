@@ -63,7 +63,9 @@ def retrieve(
         bool,
         typer.Option("--inclusion", help="Show each passage's exact probability to be among the first k."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the whole command.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=86_400, help="Seconds for the whole command.")
+    ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print passages and rankings as JSON.")] = False,
 ) -> None:
     """Retrieve passages, without an answer.

@@ -10,9 +10,14 @@ from evenmesh.commands.failure import INSTALL, USAGE, CommandError
 from evenmesh.commands.screen import Screen
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from evenmesh import Client
     from evenmesh.types.reports import Configuration, ConfigurationSummary, Run, RunReport, Window
 
+
+_SHOWN: Final = 10
+"""Most configurations that an error names."""
 
 PAGES: Final = "evenmesh.pages"
 """Group of the entry points that make pages: functions of a client and a report."""
@@ -52,6 +57,9 @@ def report(
     reranker: Annotated[str | None, typer.Option(help="Its reranker.")] = None,
     generator: Annotated[str | None, typer.Option(help="Its generator's model.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Its fairness dial.")] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="It has no fairness dial and no target.")
+    ] = False,
     target: Annotated[
         str | None, typer.Option(metavar="WORDS", help="Its target, such as 'disparity 0.3'.")
     ] = None,
@@ -75,7 +83,13 @@ def report(
         "alpha": alpha,
         "target": target,
     }
-    wanted = {name: value for name, value in named.items() if value is not None}
+    wanted: dict[str, str | float | None] = {
+        name: value for name, value in named.items() if value is not None
+    }
+    if deterministic:
+        if given := wanted.keys() & {"alpha", "target"}:
+            raise CommandError(f"--deterministic and --{min(given)}: give one of the two", USAGE)
+        wanted |= {"alpha": None, "target": ""}
     if run is not None and wanted:
         raise CommandError(f"a run and --{next(iter(wanted))}: report on one of the two", USAGE)
     screen = Screen()
@@ -119,21 +133,27 @@ def _newest(mesh: "Client") -> str:
     return newest[0].run_id
 
 
-def _configuration(mesh: "Client", wanted: dict[str, str | float]) -> "Configuration":
+def _configuration(mesh: "Client", wanted: "Mapping[str, str | float | None]") -> "Configuration":
     """Return the one configuration that has all the wanted values."""
     matching = [
         one.configuration
         for one in mesh.configurations()
         if all(getattr(one.configuration, name) == value for name, value in wanted.items())
     ]
-    said = " ".join(f"--{name} {value}" for name, value in wanted.items())
+    said = " ".join(f"--{name} {value}" for name, value in wanted.items() if value not in (None, ""))
+    if wanted.get("alpha", 0) is None:
+        said = f"{said} --deterministic".lstrip()
     if not matching:
         raise CommandError(f"no configuration has {said}; `evenmesh runs --configurations` lists them")
     if len(matching) > 1:
         from evenmesh.commands.views import configuration_shown
 
-        shown = "; ".join(configuration_shown(one) for one in matching[:3])
-        raise CommandError(f"{len(matching)} configurations have {said}: {shown}; name more of it", USAGE)
+        shown = "; ".join(map(configuration_shown, matching[:_SHOWN]))
+        more = f"; and {len(matching) - _SHOWN} more" if len(matching) > _SHOWN else ""
+        raise CommandError(
+            f"{len(matching)} configurations have {said}: {shown}{more}; name more of it, or --deterministic",
+            USAGE,
+        )
     return matching[0]
 
 

@@ -210,7 +210,7 @@ def show_exposure(screen: Screen, report: Report, *, heading: str) -> None:
     """Show which providers the model was shown, and how unevenly."""
     screen.line(heading, style="bold")
     screen.out.print(provider_table(screen, report.providers))
-    parts = [f"EE-D {report.ee_d_norm:.3f} (0: all alike, 1: always the same passages)"]
+    parts = [f"EE-D {report.ee_d_norm:.3f} (1: always the same passages; least, k of the pool: all alike)"]
     if report.ee_r_norm is not None:
         parts.append(f"EE-R {report.ee_r_norm:.3f}")
     if report.expected_utility is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from evenmesh.wire.errors import Unavailable
+from evenmesh.wire.errors import InvalidField, Unavailable
 from evenmesh.wire.interceptors import (
     Continuation,
     SyncCallDetails,
@@ -75,6 +75,9 @@ class Credential:
         text: API key or token; empty for none.
         file: file to read it from at every call instead, for renewable tokens.
         tokens: reader of that file; None without one.
+
+    Raises:
+        InvalidField: the text is not printable ASCII, which metadata must be.
     """
 
     text: str = ""
@@ -82,6 +85,8 @@ class Credential:
     tokens: TokenFile | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not (self.text.isascii() and self.text.isprintable()):
+            raise InvalidField("api_key", "must be printable ASCII: is it the whole key, as it was made?")
         object.__setattr__(self, "tokens", None if self.file is None else TokenFile(self.file))
 
     @property
