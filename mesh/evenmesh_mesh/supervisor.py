@@ -158,7 +158,8 @@ class Mesh:
             crashes = 1 if loop.time() - since > self.settings.stable_s else crashes + 1
             delay = min(self.settings.max_backoff_s, self.settings.backoff_s * 2.0 ** min(crashes - 1, 32))
             self._restarts[service.name] += 1
-            self._tell(service, Phase.CRASHED, f"{_ending(code)}; starts again in {delay:g} s")
+            why = self._reason(service, code)
+            self._tell(service, Phase.CRASHED, f"{why}; starts again in {delay:g} s")
             self._write_state()
             await asyncio.sleep(delay)
 
@@ -193,6 +194,15 @@ class Mesh:
     def _why(self, service: Service, code: int) -> str:
         log = self._logs[service.name]
         return f"the {service.name} does not start: {log.complaint() or _ending(code)} (log: {log.path})"
+
+    def _reason(self, service: Service, code: int) -> str:
+        """Return why a service that served ended; what a signal ended says nothing itself."""
+        ending = _ending(code)
+        if code < 0:
+            return ending
+        log = self._logs[service.name]
+        said = log.complaint()
+        return f"{ending}{f': {said}' if said else ''} (log: {log.path})"
 
     def _address(self, service: Service) -> str:
         return f"{HOST}:{self._ports.by_service[service.name]}"

@@ -125,12 +125,13 @@ def ingest(
 
 
 def _one_of_passages(paths: Sequence[str]) -> bool:
-    """Return whether one file is given that no reader reads, and so must hold passages."""
-    from evenmesh_documents.origins.archives import is_archive
-    from evenmesh_documents.readers import reader_of
+    """Return whether one file is given whose name says that it holds passages, or says nothing."""
+    from evenmesh_documents.gathering import PASSAGE_FILES
 
     (path,) = paths if len(paths) == 1 else ("",)
-    return Path(path).is_file() and reader_of(path) is None and not is_archive(path)
+    name = Path(path).name.lower()
+    unnamed = Path(name.removesuffix(".gz")).suffix in ("", ".json")
+    return Path(path).is_file() and (unnamed or name.endswith(PASSAGE_FILES))
 
 
 def _send(

@@ -41,7 +41,8 @@ class Part:
 
     Attributes:
         name: name of the store, such as ``observations``.
-        kind: ``sqlite``: a database file; ``postgresql``: what ``pg_dump`` wrote; ``files``: a folder.
+        kind: ``sqlite``: a database file; ``postgresql``: what ``pg_dump`` wrote; ``files``: a
+            folder or a file.
         path: the file or folder, relative to the backup; what no server holds has the same path in the home.
         files: its files, by path relative to the backup.
     """

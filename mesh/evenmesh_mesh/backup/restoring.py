@@ -87,7 +87,7 @@ def _bring(
     brought: list[str] = []
     try:
         for part in manifest.parts:
-            if part.kind == "files":
+            if part.kind == "files" and (backup / part.path).is_dir():
                 (beside / part.path).mkdir(parents=True)
                 for folder in (path for path in (backup / part.path).rglob("*") if path.is_dir()):
                     (beside / folder.relative_to(backup)).mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from evenmesh_mesh.backup.manifest import BackupError
 OUTBOX: Final = "orchestrator/outbox.db"
 COLLECTIONS: Final = "collections"
 MODELS: Final = "reranker/models"
+SOURCES: Final = "sources.yaml"
 
 DATABASES: Final = (
     ("observations", "evaluator", "evaluator/observations.db"),

@@ -17,7 +17,7 @@ from typing import Final
 
 from evenmesh_kit.storage import durable_files
 from evenmesh_mesh.backup.manifest import BackupError, Manifest, Part
-from evenmesh_mesh.backup.stores import COLLECTIONS, MODELS, OUTBOX, Database, Stores
+from evenmesh_mesh.backup.stores import COLLECTIONS, MODELS, OUTBOX, SOURCES, Database, Stores
 
 _ATTEMPTS: Final = 5
 _LOCK_S: Final = 30.0
@@ -61,8 +61,9 @@ def take(stores: Stores, target: Path, *, on_part: Callable[[Part], None] = lamb
         for name, path, copy in (
             ("models", MODELS, _copy_models),
             ("collections", COLLECTIONS, _copy_collections),
+            ("sources", SOURCES, _copy_file),
         ):
-            if (stores.home / path).is_dir():
+            if (stores.home / path).exists():
                 copy(stores.home / path, beside / path)
                 done(Part.of(beside, name, "files", path))
         if not parts:

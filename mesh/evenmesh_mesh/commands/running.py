@@ -8,7 +8,6 @@ from rich.text import Text
 
 from evenmesh import AsyncClient
 from evenmesh.addresses import Addresses
-from evenmesh.commands.failure import CommandError
 from evenmesh.commands.ingest import ingest_summary
 from evenmesh.commands.progress import ingest_display
 from evenmesh.commands.screen import Screen
@@ -123,7 +122,11 @@ async def _welcome(screen: Screen, state: MeshState, *, demo: bool) -> None:
         try:
             await ensure_demo(screen, addresses)
         except MeshError as exc:
-            raise CommandError(f"the mesh is up, but does not take the demo corpus: {exc}") from exc
+            screen.note(
+                f"the mesh is up, without the demo corpus: {exc}; set EVENMESH_API_KEY to a key that may "
+                "write, or start with --no-demo",
+                style="yellow",
+            )
     if url := console_url(state):
         screen.note(f"see who is shown in a browser: {url}")
 

@@ -256,3 +256,21 @@ def test_without_this_distribution_the_client_says_what_reads_documents(
         )
     assert main(["ingest", "--help"]) == 0
     assert "--dry-run" not in capsys.readouterr().out
+
+
+def test_an_empty_path_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("", "file://"):
+        assert main(["ingest", path, "--dry-run"]) == 1
+        assert "a path is empty: name a file or a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("old.doc", "is of an old format"), ("x.bin", "has no reader for .bin")]
+)
+def test_one_file_that_cannot_be_read_is_no_file_of_passages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe")
+    assert main(["ingest", str(tmp_path / name), "-c", "z"]) == 1
+    said = capsys.readouterr()
+    assert why in said.out + said.err

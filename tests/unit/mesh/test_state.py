@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evenmesh.local_mesh import MeshState, ServiceState, is_locked, read_running
+from evenmesh.local_mesh import LocalMeshError, MeshState, ServiceState, is_locked, read_running
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 
 STATE = MeshState(pid=os.getpid(), ready=True, services={"retriever": ServiceState("127.0.0.1:7071", 12, 3)})
@@ -61,4 +61,11 @@ def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> No
 
 def test_nothing_runs_under_a_home_that_is_not_there(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / "none")
+    assert read_running(tmp_path / "none") is None
+
+
+def test_a_home_that_cannot_be_looked_at_is_no_home_without_a_mesh(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "run")  # a loop, which even root cannot open
+    with pytest.raises(LocalMeshError, match="cannot see whether a mesh runs under"):
+        read_running(tmp_path)
     assert read_running(tmp_path / "none") is None

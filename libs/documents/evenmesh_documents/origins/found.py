@@ -85,6 +85,8 @@ def find(paths: Sequence[str], root: Path | None = None) -> Iterator[Found]:
 
 def _expanded(given: str) -> Iterator[tuple[Path, Path]]:
     """Yield paths with the folder that their addresses are relative to."""
+    if not given:
+        raise PathError("a path is empty: name a file or a folder; . is the current folder")
     path = Path(given)
     if path.is_dir():
         yield path, path

@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.settings import ServiceSettings, variable
+from evenmesh_kit.storage.failures import DatabaseFailure
 
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
@@ -57,5 +58,7 @@ class DatabaseSettings(ServiceSettings):
 
     def remedy(self, error: Unavailable) -> str:
         """Return one line on a database that cannot be opened, which says what to do."""
+        if getattr(error, "failure", None) is not DatabaseFailure.READ_ONLY:
+            return error.message  # it says what to do; another place would only hide what is here
         name = variable(self, "database_url" if self.database_url else "home")
-        return f"{error.message}: set {name} to a writable place"
+        return f"{error.message}, with {name}"

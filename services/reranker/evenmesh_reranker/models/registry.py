@@ -599,7 +599,7 @@ class ModelRegistry:
             serving = manifest.version == served
         else:
             own = self._pointer(lineage.agent).serving == manifest.version
-            serving = own and lineage.applies_to(served)
+            serving = own and lineage.applies_to(served) and manifest.version not in self._retry_at
         return LearnedModel(
             version=manifest.version,
             serving=serving,

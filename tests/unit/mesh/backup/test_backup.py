@@ -82,6 +82,7 @@ def home(tmp_path: Path) -> Path:
     asyncio.run(_feedback(_url(home), "a", "b"))
     _collection(home)
     _models(home)
+    (home / "sources.yaml").write_text("sources: {}\n")
     return home
 
 
@@ -91,12 +92,13 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def test_what_was_backed_up_is_brought_back(home: Path, tmp_path: Path) -> None:
     manifest = take(Stores.find(home, {}), tmp_path / "backup")
-    assert [part.name for part in manifest.parts] == ["feedback", "models", "collections"]
+    assert [part.name for part in manifest.parts] == ["feedback", "models", "collections", "sources"]
     assert manifest == verified(tmp_path / "backup")
     elsewhere = tmp_path / "elsewhere"
     _, aside = restore(tmp_path / "backup", Stores.find(elsewhere, {}))
     assert aside is None
     assert asyncio.run(_feedback(_url(elsewhere))) == {"a", "b"}
+    assert (elsewhere / "sources.yaml").read_text() == "sources: {}\n"
     store = ModelStore(elsewhere / "reranker" / "models")
     version = store.pointer(AllAgents()).serving
     assert version is not None

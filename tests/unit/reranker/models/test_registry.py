@@ -82,6 +82,8 @@ async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_r
     for _ in range(3):
         assert (await later.model_for(ANN)).version == everyones
     assert world.loader.loaded == [broken]
+    listed = later.models(AllAgents())
+    assert {one.version: one.serving for one in listed} == {everyones: True, broken: False}
     await later.close()
 
 
