@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -34,6 +35,11 @@ _TINY = torch.finfo(torch.float32).tiny
 
 _ROWS_AT_ONCE = 8
 """Rows of the vocabulary that fit a core's own cache: a megabyte at 30,000 words."""
+
+
+_BLOCK: Final = 32
+"""Tokens that a processor sums in one order, whatever others the batch holds; sources are padded to twice as
+many."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +90,9 @@ class _Weights:
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name].detach().to(self._device)
 
-    def linear(self, *names: str, dtype: torch.dtype | None = None) -> Linear:
+    def linear(self, *names: str, dtype: torch.dtype | None = None, rows: int | None = None) -> Linear:
         """Return one projection of several side by side."""
-        return Linear(*self.parts(*names, dtype=dtype))
+        return Linear(*self.parts(*names, dtype=dtype), rows=rows)
 
     def parts(self, *names: str, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """Return the weight and the bias of several projections side by side."""
@@ -167,9 +173,12 @@ class PointerNetwork:
         self.norm = read.norm("decoder.norm", dtype=exact)
         self.transform = read.linear("head.transform")
         self.head_norm = read.norm("head.norm")
-        self.copying = read.linear("head.copy_query", "head.successor", dtype=exact)
+        on_cpu = device.type == "cpu"
+        rows = _ROWS_AT_ONCE if on_cpu else None
+        self.copying = read.linear("head.copy_query", "head.successor", dtype=exact, rows=rows)
         gate, bias = read.parts("head.gate", dtype=exact)
-        self.gate_state = Linear(gate[:, :hidden], bias)
+        self.gate_state = Linear(gate[:, :hidden], bias, rows=rows)
+        self.block = _BLOCK if on_cpu else 1
         self.gate_context = gate[0, hidden:]
         size = torch.empty(0, dtype=dtype).element_size()
         own = 2 * len(self.layers) * hidden * size
@@ -242,12 +251,12 @@ class PointerRows(SourcedRows):
         for task, start in enumerate(net.starts):
             hidden = hidden + (tokens == start).unsqueeze(-1) * net.tasks[task]
         hidden = net.norm(hidden).to(net.dtype)
-        mask = timeline.mask(net.dtype)
+        mask = timeline.mask(net.dtype, block=net.block)
         scale = net.size**-0.5
         rows = len(tokens)
         for index, layer in enumerate(net.layers):
             query, key, value = layer.projected(hidden).view(rows, 3, net.heads, 1, net.size).unbind(1)
-            keys, values = timeline.write(index, key, value)
+            keys, values = timeline.write(index, key, value, block=net.block)
             own = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
             hidden = layer.own_norm(layer.own_out(own.reshape(rows, -1)) + hidden)
             query = layer.query(hidden).view(rows, net.heads, 1, net.size)
@@ -307,7 +316,7 @@ class PointerRows(SourcedRows):
         if visible is not None:
             scores = scores.masked_fill(~visible[:, None, :], float("-inf"))
         probs = scores.softmax(-1)
-        gate = gate.view(-1, width) + (probs @ group.field(_GATE)[:, :, None])[:, :, 0]
+        gate = gate.view(-1, width) + _expected(probs, group.field(_GATE))
         spread = ids[:, None, :].expand(-1, width, -1).reshape(len(rows), -1)
         return _Copy(rows, spread, probs.reshape(len(rows), -1), gate.reshape(-1))
 
@@ -321,6 +330,21 @@ class PointerRows(SourcedRows):
         copying = functional.logsigmoid(copy.gate)[:, None].expand_as(copy.probs).reshape(-1)
         together = torch.logaddexp(flat.gather(0, places), copying + share.clamp_min(_TINY).log())
         flat.scatter_(0, places, together)
+
+
+def _expected(probs: Tensor, values: Tensor) -> Tensor:
+    """Return the means [R, w] of ``values`` [R, S] by ``probs`` [R, w, S], which are 0 on padding.
+
+    On a processor they are sums of whole blocks one after the other, as a product with a longer source, or
+    of more requests, rounds otherwise.
+    """
+    if probs.device.type != "cpu":
+        return (probs @ values[:, :, None])[:, :, 0]
+    blocks = (probs * values[:, None, :]).view(*probs.shape[:2], -1, _BLOCK).sum(-1)
+    total: Tensor = blocks[..., 0]
+    for at in range(1, blocks.shape[-1]):
+        total = total + blocks[..., at]
+    return total
 
 
 def _products(queries: Tensor, keys: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from evenmesh_kit.compute.placement import upload
 
@@ -140,18 +141,35 @@ class Timeline:
         for layer in full:
             layer.rebuild(slots, capacity, len(self), self._width, self._width)
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the new token's keys and values [N, A, 1, D] of one layer; return all, [N, A, W + 1, D]."""
+    def write(self, layer: int, keys: Tensor, values: Tensor, *, block: int = 1) -> tuple[Tensor, Tensor]:
+        """Write the new token's keys and values [N, A, 1, D] of one layer; return all, [N, A, W + 1, D].
+
+        Args:
+            layer: its number.
+            keys: of the new token.
+            values: of the new token.
+            block: columns are returned in whole blocks, with zeros before the first, [1, inf). A processor
+                computes what fills no block in another order, so that a row's sums would depend on how long
+                others are.
+        """
         rows, mine = len(self), self._layers[layer]
         at, buffer = mine.end, mine.buffer
         buffer[0, :rows, :, at] = keys[:, :, 0]
         buffer[1, :rows, :, at] = values[:, :, 0]
-        seen = buffer[:, :rows, :, at - self._width : at + 1]
+        begin = at + 1 - _whole(self._width + 1, block)
+        seen = buffer[:, :rows, :, max(0, begin) : at + 1]
+        if begin < 0:
+            seen = functional.pad(seen, (0, 0, -begin, 0))
         return seen[0], seen[1]
 
-    def mask(self, dtype: torch.dtype) -> Tensor | None:
-        """Return additive mask [N, 1, 1, W + 1] of the next step; None if every row sees every column."""
-        width = self._width
+    def mask(self, dtype: torch.dtype, *, block: int = 1) -> Tensor | None:
+        """Return additive mask [N, 1, 1, W + 1] of the next step; None if every row sees every column.
+
+        Args:
+            dtype: its type.
+            block: as of :meth:`write`.
+        """
+        width = _whole(self._width + 1, block) - 1
         if min(self._lengths) == width:
             return None
         device = self._layers[0].buffer.device
