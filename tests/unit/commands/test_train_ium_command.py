@@ -43,6 +43,7 @@ def test_all_that_is_wrong_is_said_at_once(agents: Path, capsys: pytest.CaptureF
     assert "--online: an agent's own parameters are personal; leave out --no-personalisation" in said
     assert "--baseline best: allowed: bm25, dense, per-agent, per-dataset, urag, oracle" in said
     assert "qa/a needs a model or a function, and not both" in said
+    assert "at least 1 item" not in said
     assert "no recipe 'nope': give a TOML file or one of the presets fusion, laptop, paper" in said
     assert not (agents.parent / "run").exists()
 

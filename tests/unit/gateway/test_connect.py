@@ -24,6 +24,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import Overloaded
+from evenmesh_gateway import connect_rpc
 from evenmesh_gateway.methods import public_methods
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.scripted import ScriptedMesh
@@ -177,3 +178,21 @@ async def test_a_message_is_bounded(open_gateway: Open) -> None:
 async def test_grpc_itself_is_sent_elsewhere(gateway: httpx.AsyncClient) -> None:
     reply = await gateway.post(RETRIEVE, content=b"", headers={"content-type": "application/grpc"})
     assert (reply.status_code, reply.json()["reason"]) == (415, "UNSUPPORTED_TYPE")
+
+
+@every_protocol
+async def test_a_stream_may_last_as_long_as_its_call(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch, protocol: ProtocolType
+) -> None:
+    """Once it is known who calls, the call's deadline counts, and not that of strangers."""
+    monkeypatch.setattr(connect_rpc, "_TO_ENTER_S", 0.2)
+    gateway = await open_gateway()
+
+    async def parts() -> AsyncIterator[collection_pb.IngestRequest]:
+        yield collection_pb.IngestRequest(collection="slow", passages=[{"id": "p1", "text": "Oil"}])
+        await asyncio.sleep(0.5)
+        yield collection_pb.IngestRequest(last=True)
+
+    client = client_of(gateway, protocol)
+    reply = await client.execute_client_stream(request=parts(), method=info(INGEST))
+    assert reply.added == 1

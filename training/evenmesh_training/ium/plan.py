@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evenmesh_core.text_metrics import accuracy, answer_recall, exact_match, token_f1
 from evenmesh_reranker.domain import Agent
+from evenmesh_training.toml_faults import faults_of
 
 
 def _label_accuracy(answer: str, references: Sequence[str]) -> float:
@@ -186,9 +187,7 @@ def parse(kind: type[M], text: str, source: str) -> M:
     except tomllib.TOMLDecodeError as error:
         raise PlanError([f"{source} is not TOML: {error}"]) from None
     except ValidationError as error:
-        raise PlanError(
-            [f"{source}: {'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors()]
-        ) from None
+        raise PlanError([f"{source}: {fault}" for fault in faults_of(error, "file")]) from None
 
 
 def load(path: Path) -> AgentTasks:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from evenmesh_training.rankrag.data.examples import Form, Kind
+from evenmesh_training.toml_faults import faults_of
 
 
 class RecipeError(ValueError):
@@ -241,7 +242,4 @@ def parse(text: str, *, origin: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{origin} is not TOML: {error}") from None
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: {fault['msg']}" for fault in error.errors()
-        )
-        raise RecipeError(f"{origin}: {faults}") from None
+        raise RecipeError(f"{origin}: {'; '.join(faults_of(error, 'recipe'))}") from None
