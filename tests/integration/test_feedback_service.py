@@ -164,6 +164,7 @@ async def test_a_bad_item_has_its_own_error_and_leaves_the_others_alone(serve: S
         (_item("b", usefulness=float("inf")), "usefulness"),
         (_item("c", usefulness=-0.001), "usefulness"),
         (_item("d", usefulness=1.001), "usefulness"),
+        (_item("unset", usefulness=None), "usefulness"),
         (_item(""), "id"),
         (_item("x" * 129), "id"),
         (_item("e\n"), "id"),

@@ -275,6 +275,8 @@ def _item(message: pb.Feedback, tenant: str) -> Feedback | MeshError:
         if "\x00" in query:
             raise InvalidField("query", "must hold no NUL")
         passage_id = _plain("passage_id", message.passage_id, checks.MAX_ID_BYTES)
+        if not message.HasField("usefulness"):
+            raise InvalidField("usefulness", "must be set; 0 says that the passage was useless")
         return Feedback(
             id=_plain("id", message.id, MAX_ID_BYTES),
             query=query,

@@ -70,7 +70,7 @@ class Feedback(_message.Message):
     passage_id: _builtins.str
     """The passage the agent was given alone; 1 to 256 bytes, no control characters."""
     usefulness: _builtins.float
-    """The agent's utility with this passage. Unit: utility. Range: [0, 1]."""
+    """The agent's utility with this passage; must be set, as 0 says that it was useless. Unit: utility. Range: [0, 1]."""
     model_version: _builtins.str
     """Version of the model that served the ranking, as the reply named it; at most 128 bytes, no control
     characters. Empty if none did.
@@ -94,16 +94,18 @@ class Feedback(_message.Message):
         query: _builtins.str = ...,
         passage_id: _builtins.str = ...,
         agent: _common_pb2.Agent | None = ...,
-        usefulness: _builtins.float = ...,
+        usefulness: _builtins.float | None = ...,
         model_version: _builtins.str = ...,
         collection: _builtins.str = ...,
         ranking: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_usefulness", b"_usefulness", "agent", b"agent", "usefulness", b"usefulness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "collection", b"collection", "id", b"id", "model_version", b"model_version", "passage_id", b"passage_id", "query", b"query", "ranking", b"ranking", "usefulness", b"usefulness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_usefulness", b"_usefulness", "agent", b"agent", "collection", b"collection", "id", b"id", "model_version", b"model_version", "passage_id", b"passage_id", "query", b"query", "ranking", b"ranking", "usefulness", b"usefulness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__usefulness: _TypeAlias = _typing.Literal["usefulness"]  # noqa: Y015
+    _WhichOneofArgType__usefulness: _TypeAlias = _typing.Literal["_usefulness", b"_usefulness"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usefulness) -> _WhichOneofReturnType__usefulness | None: ...
 
 Global___Feedback: _TypeAlias = Feedback  # noqa: Y015
 
