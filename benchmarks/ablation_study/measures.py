@@ -77,6 +77,15 @@ CLAIMS: Final = (
 )
 
 
+BESIDE: Final = (
+    Claim("B1", ("pairs-5000", True), ("pairs-5000", False)),
+    Claim("B2", ("pairs-50000", True), ("pairs-50000", False)),
+    Claim("B3", ("pairs-50000", False), ("pairs-5000", False)),
+    Claim("B4", ("pairs-50000", False), ("without-ranking", False)),
+)
+"""Comparisons that are not in the plan: they were made after its results, and have no verdict."""
+
+
 def share(rows: Mapping[int, Sequence[Row]], measure: Measure) -> dict[str, float]:
     """Return the mean of a measure in each data set, over its questions and the seeds."""
     of_set = _by_set(rows, measure, sorted(rows))

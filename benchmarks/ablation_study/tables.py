@@ -13,7 +13,18 @@ from typing import Any, Final
 
 from benchmarks import csv_rows
 from benchmarks.ablation_study import records
-from benchmarks.ablation_study.measures import BM25, CLAIMS, EXACT, F1, OWN, RECALL, compared, share, verdict
+from benchmarks.ablation_study.measures import (
+    BESIDE,
+    BM25,
+    CLAIMS,
+    EXACT,
+    F1,
+    OWN,
+    RECALL,
+    compared,
+    share,
+    verdict,
+)
 from benchmarks.ablation_study.records import OUT
 from benchmarks.ablation_study.sets import SETS
 from benchmarks.ablation_study.variants import SEEDS, VARIANTS
@@ -21,7 +32,7 @@ from benchmarks.page import fill, table
 from benchmarks.shown import interval, signed
 from evenmesh_lab.files.plans import described, read_plan
 
-FILES: Final = ("shares", "claims")
+FILES: Final = ("shares", "claims", "beside")
 _ORDERS: Final = {"its own": OWN, "BM25's": BM25}
 _MEAN: Final = "mean"
 
@@ -55,11 +66,13 @@ def summarize(to: Path = OUT) -> None:
     ]
     csv_rows.write(to / "shares.csv", shares)
     csv_rows.write(to / "claims.csv", claims)
+    beside = [row for claim in BESIDE for row in compared(known, claim) if row["data"] == _MEAN]
+    csv_rows.write(to / "beside.csv", beside)
 
 
 def tables(folder: Path = OUT) -> dict[str, str]:
     """Return every table of the page by its name there."""
-    shares, claims = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
+    shares, claims, beside = (csv_rows.read(folder / f"{name}.csv") for name in FILES)
     return {
         "plan": described(read_plan(OUT / "plan.toml"), _questions(claims)),
         "ranking": table(_shares(shares, RECALL)),
@@ -67,6 +80,7 @@ def tables(folder: Path = OUT) -> dict[str, str]:
         "F1": table(_shares(shares, F1)),
         "claims": table(_claims(claims)),
         "sets": table(_by_set(claims)),
+        "beside": table(_beside(beside)),
     }
 
 
@@ -112,6 +126,25 @@ def _claims(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
             }
         )
     return found
+
+
+def _beside(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    known = {row["claim"]: row for row in rows}
+    return [
+        {
+            "": one.name,
+            "from the five passages of": f"{_named(one.one)}, against {_named(one.other)}",
+            "seeds": known[one.name]["seeds"],
+            "difference": interval(known[one.name]),
+        }
+        for one in BESIDE
+        if one.name in known
+    ]
+
+
+def _named(side: tuple[str, bool]) -> str:
+    name, own = side
+    return f"`{name}`'s own ranking" if own else f"BM25, answered by `{name}`"
 
 
 def _by_set(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

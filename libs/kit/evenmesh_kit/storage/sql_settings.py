@@ -58,7 +58,11 @@ class DatabaseSettings(ServiceSettings):
 
     def remedy(self, error: Unavailable) -> str:
         """Return one line on a database that cannot be opened, which says what to do."""
-        if getattr(error, "failure", None) is not DatabaseFailure.READ_ONLY:
+        if getattr(error, "failure", None) in (
+            DatabaseFailure.FULL,
+            DatabaseFailure.LOCKED,
+            DatabaseFailure.DAMAGED,
+        ):
             return error.message  # it says what to do; another place would only hide what is here
         name = variable(self, "database_url" if self.database_url else "home")
-        return f"{error.message}, with {name}"
+        return f"{error.message}; {name} says where it is"
