@@ -70,7 +70,9 @@ class Feedback(_message.Message):
     passage_id: _builtins.str
     """The passage the agent was given alone; 1 to 256 bytes, no control characters."""
     usefulness: _builtins.float
-    """The agent's utility with this passage; must be set, as 0 says that it was useless. Unit: utility. Range: [0, 1]."""
+    """The agent's utility with this passage. Unit: utility. Range: [0, 1]. Unset is rejected, as 0 says that the passage
+    was useless.
+    """
     model_version: _builtins.str
     """Version of the model that served the ranking, as the reply named it; at most 128 bytes, no control
     characters. Empty if none did.

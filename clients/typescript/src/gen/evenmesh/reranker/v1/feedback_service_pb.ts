@@ -55,7 +55,8 @@ export type Feedback = Message<"evenmesh.reranker.v1.Feedback"> & {
   agent?: Agent | undefined;
 
   /**
-   * The agent's utility with this passage; must be set, as 0 says that it was useless. Unit: utility. Range: [0, 1].
+   * The agent's utility with this passage. Unit: utility. Range: [0, 1]. Unset is rejected, as 0 says that the passage
+   * was useless.
    *
    * @generated from field: optional double usefulness = 5;
    */
