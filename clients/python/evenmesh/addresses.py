@@ -49,7 +49,10 @@ def running_here(home: Path | None = None) -> dict[str, str]:
     """
     if sys.platform == "win32":
         return {}
-    from evenmesh.local_mesh import read_running  # locks files as POSIX does
+    from evenmesh.local_mesh import LocalMeshError, read_running  # locks files as POSIX does
 
-    state = read_running(home or default_home())
+    try:
+        state = read_running(home or default_home())
+    except LocalMeshError:  # a client of a mesh elsewhere needs no home
+        return {}
     return {} if state is None else state.addresses

@@ -118,8 +118,6 @@ def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
     try:
         _check_shape(cast("Descriptor", kind.DESCRIPTOR), value, field)
         return json_format.ParseDict(value, kind())
-    except InvalidField:
-        raise
     except RecursionError:
         raise InvalidField(field or "body", "must be JSON of less depth") from None
     except (json_format.ParseError, ValueError, TypeError, AttributeError, OverflowError) as error:

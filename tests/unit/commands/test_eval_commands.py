@@ -119,6 +119,7 @@ def test_a_narrow_terminal_gets_columns_in_parts(capsys: Output, monkeypatch: py
         (["exposure", "audit.jsonl", "--level", "95"], 2, "--level is 95; allowed: between 0 and 1"),
         (["exposure", "audit.jsonl", "--interval", "t"], 2, "--interval is 't'; allowed: bca, percentile"),
         (["exposure", "audit.jsonl", "--k", "0"], 2, "--k"),
+        (["exposure", "audit.jsonl", "--min-grade", "nan"], 2, "'--min-grade': nan is not a number above 0"),
         (["exposure", "audit.jsonl", "--min-grade", "0"], 2, "'--min-grade': 0 is not a number above 0"),
         (["utility", "audit.jsonl", "--metric", "bleu"], 2, "metric is 'bleu'; allowed: token_f1"),
         (["utility", "audit.jsonl", "--baseline", "dense"], 2, "baseline is 'dense'; allowed: bm25"),

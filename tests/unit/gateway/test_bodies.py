@@ -180,12 +180,15 @@ async def test_a_body_must_come_in_time_and_later_the_client_may_stay() -> None:
     async def receive() -> Message:
         if sent:
             return sent.pop(0)
-        await asyncio.sleep(0.05)
         return {"type": "http.disconnect"}
+
+    async def silent() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
 
     receiving = timely(receive, lambda: Deadline.after(30))
     assert [(await receiving())["body"] for _ in range(2)] == [b"a", b"b"]
-    late = timely(receive, lambda: Deadline.after(0.01))
+    late = timely(silent, lambda: Deadline.after(0))
     with pytest.raises(DeadlineExceeded, match="did not come in time"):
         await late()
     assert (await receiving())["type"] == "http.disconnect"

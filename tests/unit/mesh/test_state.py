@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from evenmesh.addresses import Addresses
 from evenmesh.local_mesh import LocalMeshError, MeshState, ServiceState, is_locked, read_running
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 
@@ -69,3 +70,8 @@ def test_a_home_that_cannot_be_looked_at_is_no_home_without_a_mesh(tmp_path: Pat
     with pytest.raises(LocalMeshError, match="cannot see whether a mesh runs under"):
         read_running(tmp_path)
     assert read_running(tmp_path / "none") is None
+
+
+def test_a_client_needs_no_home_that_can_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "run")
+    assert Addresses.find(tmp_path).orchestrator

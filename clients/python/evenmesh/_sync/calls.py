@@ -41,7 +41,7 @@ class Calls:
 
     def __init__(self, addresses: Addresses | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
         self.addresses = Addresses(addresses) if isinstance(addresses, str) else addresses or Addresses.find()
-        self._timeout = _checked(timeout)
+        self._timeout = checked_timeout(timeout)
         self._channels: list[adapter.Channel] = []
         self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(
             self._connect("orchestrator", "Orchestrator")
@@ -135,13 +135,13 @@ class Calls:
 
     def _seconds(self, timeout: float | None) -> float:
         """Return how long a call may take: as it was given, or the client's default."""
-        return self._timeout if timeout is None else _checked(timeout)
+        return self._timeout if timeout is None else checked_timeout(timeout)
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         return codec.error(exc, service=service, address=getattr(self.addresses, service))
 
 
-def _checked(timeout: float) -> float:
+def checked_timeout(timeout: float) -> float:
     """Return a timeout that gRPC can count.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 import grpc
 
 from evenmesh._sync import adapter
+from evenmesh._sync.calls import checked_timeout
 from evenmesh.codec import conversation as codec
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.types.conversation import ConversationOptions, TurnEvent, TurnResult
@@ -107,7 +108,7 @@ class Conversation:
         request = orchestrator_pb2.ConverseRequest(
             ask=ask_request(question, {**self._options, **about} if self._send_options else about),
             conversation_id=self.id,
-            timeout_ms=max(1, round(1000 * (self._timeout if timeout is None else timeout))),
+            timeout_ms=max(1, round(1000 * (self._timeout if timeout is None else checked_timeout(timeout)))),
         )
         if self._send_conversation:
             request.options.CopyFrom(codec.options_message(self._conversation))

@@ -149,9 +149,10 @@ def _configuration(mesh: "Client", wanted: "Mapping[str, str | float | None]") -
         from evenmesh.commands.views import configuration_shown
 
         shown = "; ".join(map(configuration_shown, matching[:_SHOWN]))
+        hint = "" if "alpha" in wanted or "target" in wanted else ", or --deterministic"
         more = f"; and {len(matching) - _SHOWN} more" if len(matching) > _SHOWN else ""
         raise CommandError(
-            f"{len(matching)} configurations have {said}: {shown}{more}; name more of it, or --deterministic",
+            f"{len(matching)} configurations have {said}: {shown}{more}; name more of it{hint}",
             USAGE,
         )
     return matching[0]

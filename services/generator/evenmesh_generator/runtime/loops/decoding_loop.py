@@ -48,7 +48,8 @@ _SIMILAR_AMONG = 256
 """How many waiting passages are searched for ones of the oldest's length."""
 
 _PART_ROWS: Final = 16
-"""Rows that are worth a core of their own: fewer take hardly longer together, as weights are read once."""
+"""Rows that are worth a core of their own: weights are read once for all, and 16 rows of the bundled model
+take 1.8 times as long as 4 (2026-11-30, two cores with AMX)."""
 
 
 @dataclass(frozen=True, slots=True)

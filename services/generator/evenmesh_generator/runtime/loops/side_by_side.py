@@ -20,8 +20,9 @@ Result = TypeVar("Result")
 class SideBySide(AbstractContextManager["SideBySide"]):
     """Threads that compute beside the one that asks them; left as a context, they end.
 
-    An operation of PyTorch on a few dozen rows is too short for its threads: with two it took 0.55 to 1.0 of
-    the time, where two threads with half of the rows each took 0.48 (2026-11-30, two cores with AMX).
+    An operation of PyTorch on a few dozen rows is too short for its threads: with two it took 0.50 to 1.0
+    of the time, by operation; two threads took 0.48 for attention, with half of the rows each (2026-11-30,
+    two cores with AMX).
 
     Args:
         most: parts that are computed at the same time, the asking thread's among them, [1, inf).
