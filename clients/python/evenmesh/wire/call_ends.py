@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -12,10 +14,11 @@ _LOST: Final = "Internal error from Core"
 
 
 class CallEnd:
-    """Keeps the status that a call ended with.
+    """Keeps the status that a call ended with, and ends its requests then.
 
     A write to a call that has just ended fails, and ``grpc.aio`` then replaces the status by INTERNAL. The
     callbacks of the call run before, when the status arrives (with grpcio 1.85 in 394 of 394 such calls).
+    A call through interceptors that ends before its requests leaves a task that waits for the next of them.
 
     Args:
         call: a call of ``grpc.aio`` whose requests are written.
@@ -24,6 +27,7 @@ class CallEnd:
     def __init__(self, call: Any) -> None:
         self._ended_well = False
         self._kept: grpc.aio.AioRpcError | None = None
+        self._ending: asyncio.Task[None] | None = None
         call.add_done_callback(self._keep)
 
     def error(self, raised: grpc.RpcError) -> grpc.RpcError | None:
@@ -39,6 +43,13 @@ class CallEnd:
         if code not in (None, grpc.StatusCode.OK) and details != _LOST:
             trailing = grpc.aio.Metadata() if trailers is None else trailers
             self._kept = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details)
+        if (done_writing := getattr(call, "done_writing", None)) is not None:
+            self._ending = asyncio.create_task(_end_requests(done_writing))
+
+
+async def _end_requests(done_writing: Callable[[], Awaitable[None]]) -> None:
+    with suppress(asyncio.InvalidStateError, grpc.RpcError):
+        await done_writing()
 
 
 def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:

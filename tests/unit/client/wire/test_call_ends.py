@@ -12,6 +12,7 @@ import pytest
 
 from evenmesh._async import adapter
 from evenmesh.wire.call_ends import CallEnd
+from evenmesh.wire.interceptors import of_every_kind
 
 CALLS = 40
 """Without keeping it, more than half of them lose their status."""
@@ -107,6 +108,31 @@ async def test_a_stream_reads_how_its_call_ended_however_much_was_written_meanwh
         stream.cancel()
     expected = ("INVALID_ARGUMENT: no", 0) if method == "Refuse" else ("well", CALLS)
     assert (ends, replies) == ({expected[0]}, expected[1])
+
+
+async def pass_on(continuation: Any, details: Any, requests: Any) -> Any:
+    """Intercept nothing."""
+    return await continuation(details, requests)
+
+
+async def test_a_call_through_interceptors_leaves_no_task_that_waits_for_requests() -> None:
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(end)  # type: ignore[arg-type]
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("S", {"End": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    before = asyncio.all_tasks()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", interceptors=of_every_kind(pass_on)) as channel:
+        call = channel.stream_stream("/S/End")(timeout=60)
+        CallEnd(call)
+        await call.write(b"one")
+        assert [message async for message in call] == [b"one"]
+        async with asyncio.timeout(30):
+            while waiting := [
+                task for task in asyncio.all_tasks() - before if "consume_request" in repr(task)
+            ]:
+                await asyncio.wait(waiting)
+    await server.stop(None)
 
 
 async def test_an_error_of_its_own_stays(channel: grpc.aio.Channel) -> None:
