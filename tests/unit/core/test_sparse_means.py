@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import student_interval
@@ -13,6 +13,7 @@ from evenmesh_core.sparse_means import (
     LEAST_DIFFERING_GROUPED,
     difference_interval,
     sparse_interval,
+    sparse_p_value,
 )
 
 
@@ -36,6 +37,15 @@ def test_no_interval_where_too_few_differ() -> None:
     assert few.undefined == 1
     assert few.value == pytest.approx(5.5 / 1011)
     assert not math.isnan(sparse_interval([0.5] * LEAST_DIFFERING + [0.0] * 1000).low)
+
+
+def test_the_p_value_by_hand() -> None:
+    """As of the interval: t is (2 / 3) / √(6 / 17 / 18), of 17 degrees of freedom."""
+    t = 2 / 3 / math.sqrt(6 / 17 / 18)
+    assert sparse_p_value([-1.0] * 12 + [0.0] * 4 + [math.nan]) == pytest.approx(2 * stdtr(17, -t))
+    assert math.isnan(sparse_p_value([0.5] * (LEAST_DIFFERING - 1) + [0.0] * 1000))
+    assert sparse_p_value([0.0, 0.0]) == 1.0
+    assert math.isnan(sparse_p_value([math.nan]))
 
 
 def test_differences_are_sparse_where_half_of_them_are_0() -> None:

@@ -72,7 +72,7 @@ class SystemComparison:
     difference: BootstrapInterval
     """Mean of first minus second over the queries that both have."""
     p_value: float
-    """Two-sided, of the bootstrap over queries."""
+    """Two-sided and paired over queries: of the bootstrap, or of the interval where that is Student's."""
     mcnemar: McNemar | None
     """Test on the first seed; for all agents, on all pairs of agent and query. None unless all is 0 or 1."""
     p_holm: float = float("nan")
@@ -80,7 +80,7 @@ class SystemComparison:
 
     @property
     def verdict(self) -> str:
-        """Whether they differ, in words, at the 5 % level of the bootstrap."""
+        """Whether they differ, in words, by the paired p-value at 5 %."""
         if np.isnan(self.p_value):
             return "too few queries to tell"
         if self.p_value >= SIGNIFICANT:

@@ -91,7 +91,7 @@ def _tables(study: AgentsStudy) -> Iterable[Table]:
         text("second", "second"),
         Column("queries", "queries", ("difference", "defined")),
         Column("difference", "first − second"),
-        Column("p_value", "p, bootstrap"),
+        Column("p_value", "p, paired"),
         Column("only_first", "first alone right", ("mcnemar", "only_first")),
         Column("only_second", "second alone right", ("mcnemar", "only_second")),
         Column("mcnemar_p", "p, McNemar", ("mcnemar", "p_value")),
@@ -114,7 +114,7 @@ def _tables(study: AgentsStudy) -> Iterable[Table]:
         Column("learning", ONLINE),
         Column("frozen", study.frozen_system),
         Column("difference", f"{ONLINE} − {study.frozen_system}"),
-        Column("p_value", "p, bootstrap"),
+        Column("p_value", "p, paired"),
     )
     yield Table.of(
         "agreement",
@@ -173,7 +173,7 @@ def _note(study: AgentsStudy) -> str:
 
 def _sentence(one: SystemComparison) -> str:
     test = "" if one.mcnemar is None else f", McNemar p = {one.mcnemar.p_value:.3g}"
-    numbers = f"{_signed(one.difference)} in macro-average utility (bootstrap p = {one.p_value:.3g}{test})"
+    numbers = f"{_signed(one.difference)} in macro-average utility ({_paired(one.p_value)}{test})"
     return f"{one.first} − {one.second}: {numbers}. {_conclusion(one.difference.value, one.p_value)}"
 
 
@@ -181,11 +181,17 @@ def _sentence_of_last_third(one: StreamThird, frozen: str) -> str:
     return (
         f"{ONLINE} − {frozen} over the last third of the stream ({one.num_queries:,} queries): "
         f"{_signed(one.difference)} "
-        f"(bootstrap p = {one.p_value:.3g}). {_conclusion(one.difference.value, one.p_value)}"
+        f"({_paired(one.p_value)}). {_conclusion(one.difference.value, one.p_value)}"
     )
 
 
+def _paired(p_value: float) -> str:
+    return "no paired p" if np.isnan(p_value) else f"paired p = {p_value:.3g}"
+
+
 def _signed(one: BootstrapInterval) -> str:
+    if one.missing:
+        return f"{one.value:+.4f} (no interval: {one.missing})".replace("-", "−")
     return f"{one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}]".replace("-", "−")
 
 

@@ -487,7 +487,7 @@ def _tables(study: AnsweringStudy) -> Iterable[Table]:
             Column("after", "after", later),
             Column("difference", "after − before", later),
             Column("gap_closed", "of the gap to 1", later),
-            Column("p_value", "p, paired bootstrap", later),
+            Column("p_value", "p, paired", later),
             note=note,
         )
     yield Table.of(
@@ -513,7 +513,7 @@ def _tables(study: AnsweringStudy) -> Iterable[Table]:
         text("second", "second", lambda row: row[1].second),
         Column("questions", "questions", lambda row: row[1].difference.defined),
         Column("difference", "first − second", lambda row: row[1].difference),
-        Column("p_value", "p, paired bootstrap", lambda row: row[1].p_value),
+        Column("p_value", "p, paired", lambda row: row[1].p_value),
         Column("mcnemar_p", "p, McNemar", lambda row: row[1].mcnemar and row[1].mcnemar.p_value),
         note="Systems that differ in one thing. p-values are two-sided and of each comparison alone, not "
         "corrected for their number.",

@@ -345,7 +345,7 @@ def _tables(study: EorStudy) -> Iterable[Table]:
             text("chosen", "which is"),
             Column("questions", "questions"),
             Column("difference", "EoR − retriever"),
-            Column("p_value", "p, paired bootstrap"),
+            Column("p_value", "p, paired"),
             Column("only_first", "only EoR right"),
             Column("only_second", "only retriever right"),
             Column("mcnemar_p", "p, McNemar"),

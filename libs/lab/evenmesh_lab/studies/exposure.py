@@ -507,7 +507,7 @@ def comparison_table(comparisons: Iterable[Comparison], labels: Mapping[str, str
         text("second", "second"),
         Column("queries", "queries", ("difference", "defined")),
         Column("difference", "first − second"),
-        Column("p_value", "p, paired bootstrap"),
+        Column("p_value", "p, paired"),
         Column("mcnemar_p", "p, McNemar", ("mcnemar", "p_value")),
         Column("p_holm", "p, Holm"),
         note=COMPARISON_NOTE,

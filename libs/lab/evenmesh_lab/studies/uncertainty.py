@@ -25,7 +25,13 @@ from evenmesh_core.intervals import (
 )
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
 from evenmesh_core.significance import McNemar, PairedBootstrap, holm, mcnemar, paired_bootstrap
-from evenmesh_core.sparse_means import LEAST_DIFFERING, differing_from, sparse_interval, too_few
+from evenmesh_core.sparse_means import (
+    LEAST_DIFFERING,
+    differing_from,
+    sparse_interval,
+    sparse_p_value,
+    too_few,
+)
 
 _MOST_LEFT_OUT: Final = 1_000
 _LEAST_BOOTSTRAPPED: Final = 30
@@ -33,10 +39,11 @@ _LEAST_BOOTSTRAPPED: Final = 30
 
 COMPARISON_NOTE: Final = (
     "p-values are two-sided. The last column adjusts them for the number of comparisons of a measure (Holm): "
-    "McNemar's where there is one, else the bootstrap's. Intervals are of each difference alone: Tango's "
+    "McNemar's where there is one, else the paired one. Intervals are of each difference alone: Tango's "
     "score interval where every value is 0 or 1; else none with fewer than 12 queries that differ; "
     "Student's t after two queries more, at the largest difference up and down, where at least half do not "
-    "differ or of fewer than 30 queries; else the paired bootstrap's."
+    "differ or of fewer than 30 queries; else the paired bootstrap's. A paired p-value is of Student's t "
+    "where that interval is, and there is none where there is no interval; else it is the bootstrap's."
 )
 """How p-values and intervals of comparisons are computed."""
 
@@ -148,8 +155,9 @@ class Bootstrap:
         Where every value is 0 or 1, and not all are the same, the interval is Tango's score interval: that of
         a bootstrap excludes a true difference of 0 too often where few queries differ. Where at least half of
         other differences are 0, and with fewer than 30 queries, it is
-        :func:`~evenmesh_core.sparse_means.sparse_interval`. With fewer than 12 queries that differ there is
-        none, because none holds the true mean often enough.
+        :func:`~evenmesh_core.sparse_means.sparse_interval`, and the p-value is of that interval. With fewer
+        than 12 queries that differ there is neither, because none holds the true mean often enough: of five
+        queries alike but for chance a bootstrap finds every sixth pair different at 0.05.
         """
         found = paired_bootstrap(
             first,
@@ -165,7 +173,7 @@ class Bootstrap:
             queries = found.difference.defined
             differing = differing_from(0.0, gaps[~np.isnan(gaps)])
             if differing < LEAST_DIFFERING or 2 * differing <= queries or queries < _LEAST_BOOTSTRAPPED:
-                return replace(found, difference=sparse_interval(gaps, level=self.level))
+                return PairedBootstrap(sparse_interval(gaps, level=self.level), sparse_p_value(gaps))
             return found
         pairs = test.only_first + test.only_second + test.both + test.neither
         low, high = paired_difference_interval(test.only_first, test.only_second, pairs, level=self.level)
@@ -191,7 +199,7 @@ class Comparison:
     """Mean of first minus second; with Tango's score interval where McNemar's test is given, else with the
     paired bootstrap's."""
     p_value: float
-    """Two-sided, of the paired bootstrap."""
+    """Two-sided, of the paired bootstrap, or of the interval where that is Student's; ``nan`` without one."""
     mcnemar: McNemar | None = None
     """McNemar's test, where every value is 0 or 1, and not all are the same."""
     p_holm: float = float("nan")

@@ -63,6 +63,22 @@ def test_comparisons_choose_their_interval_by_the_values() -> None:
     assert graded.difference.method == "bca"
 
 
+def test_a_p_value_says_the_same_as_its_interval() -> None:
+    """Of two queries that both gain, a bootstrap never draws a mean as far away: p = 1 / (1 + resamples)."""
+    few = FAST.paired("x", [0.5, 0.6], [0.4, 0.3])
+    assert (math.isnan(few.p_value), few.difference.missing) == (True, "only 2 of 2 queries differ")
+    same = FAST.paired("x", [0.5, 0.6], [0.5, 0.6])
+    assert same.p_value == 1.0
+    rng = np.random.default_rng(1)
+    sides = set()
+    for shift in np.linspace(0, 0.8, 40):
+        found = FAST.paired("x", rng.random(14) + shift, rng.random(14))
+        assert found.difference.method == "t+2"
+        sides.add(found.p_value < 0.05)
+        assert (found.p_value < 0.05) == (found.difference.low > 0 or found.difference.high < 0)
+    assert sides == {True, False}
+
+
 def test_each_measure_is_a_family() -> None:
     values = {f"q{n}": float(n % 2) for n in range(30)}
     other = dict.fromkeys(values, 1.0)
