@@ -11,5 +11,9 @@ VARIABLE = "EVENMESH_HOME"
 
 def home() -> Path:
     """Return ``EVENMESH_HOME``, or the platform's user data folder; absolute, and it may not exist yet."""
-    chosen = os.environ.get(VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_data_dir("evenmesh"))
+    return named(os.environ.get(VARIABLE, ""))
+
+
+def named(text: str) -> Path:
+    """Return the folder that a text names, absolute; ``~`` is the user's, and no text the platform's."""
+    return Path(text).expanduser().absolute() if text else Path(platformdirs.user_data_dir("evenmesh"))

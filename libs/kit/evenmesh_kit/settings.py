@@ -15,6 +15,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic_settings import SettingsError as _SourceError
 
+from evenmesh import home
+
 _HANDSHAKE_S: Final = 10.0
 _IDLE_S: Final = 300.0
 _UNREAD_BYTES: Final = 256 * 1024
@@ -177,6 +179,11 @@ class ServiceSettings(BaseSettings):
         """Return the age limits of connections as options of a gRPC server. Milliseconds."""
         ages = (("", self.max_connection_age_s), ("_grace", self.max_connection_age_grace_s))
         return tuple((f"grpc.max_connection_age{part}_ms", int(1000 * age)) for part, age in ages)
+
+    @field_validator("home", mode="before")
+    @classmethod
+    def _as_the_command_line_reads_it(cls, value: Any) -> Any:
+        return home.named(value) if isinstance(value, str) else value
 
     @field_validator("tls_key")
     @classmethod

@@ -6,8 +6,9 @@ import fcntl
 import os
 import secrets
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,12 +16,18 @@ from typing import Final
 from evenmesh_kit.storage import durable_files
 from evenmesh_mesh.backup.manifest import BackupError, Manifest, Part
 from evenmesh_mesh.backup.stores import COLLECTIONS, Database, Stores
-from evenmesh_mesh.backup.taking import run_postgresql
+from evenmesh_mesh.backup.taking import cannot_write, run_postgresql
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 
 _BESIDE_SQLITE: Final = ("-wal", "-shm", "-journal")
 _NO_COLLECTIONS: Final = (".lock", ".writers")
 """What a retriever leaves in a folder without collections."""
+_DROP: Final = """DO $$ DECLARE one text; BEGIN
+    FOR one IN SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema() LOOP
+        EXECUTE 'DROP TABLE IF EXISTS ' || one || ' CASCADE';
+    END LOOP;
+END $$"""
+"""``pg_restore --clean`` alone would leave tables of a later schema than the backup's."""
 _COUNT: Final = "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema()"
 
 
@@ -55,7 +62,7 @@ def restore(
         The manifest, and the folder with the data that was replaced; None if there was none.
 
     Raises:
-        BackupError: the backup is damaged, a mesh runs in that home, or data exists there.
+        BackupError: the backup is damaged, a mesh or a service uses that home, or data exists there.
     """
     manifest = verified(backup)
     databases = {database.name: database for database in stores.databases}
@@ -66,13 +73,14 @@ def restore(
             _check_kinds(manifest, databases)
             if not overwrite and (taken := _taken(manifest, stores, databases)):
                 raise BackupError("\n".join([*(f"{one} exists" for one in taken), "--overwrite replaces it"]))
+            for part in manifest.parts:
+                if part.kind == "sqlite":
+                    _check_unused(_target(part, stores, databases))
             return manifest, _bring(manifest, backup, stores, databases, on_part)
     except LockHeldError:
         raise BackupError(f"a mesh runs under {stores.home}: stop it with `evenmesh down`") from None
     except OSError as error:
-        raise BackupError(
-            f"cannot write {error.filename or stores.home}: {error.strerror or error}"
-        ) from None
+        raise cannot_write(error, stores.home) from None
 
 
 def _bring(
@@ -85,6 +93,7 @@ def _bring(
     beside = stores.home / f".restoring-{secrets.token_hex(4)}"
     aside = stores.home / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     brought: list[str] = []
+    beside.mkdir(mode=0o700)
     try:
         for part in manifest.parts:
             if part.kind == "files" and (backup / part.path).is_dir():
@@ -100,16 +109,7 @@ def _bring(
         # First what may fail for reasons of others, before anything here is moved.
         for part in sorted(manifest.parts, key=lambda part: part.kind != "postgresql"):
             if part.kind == "postgresql":
-                arguments = [
-                    "--clean",
-                    "--if-exists",
-                    "--single-transaction",
-                    "--no-owner",
-                    "--no-privileges",
-                ]
-                database = databases[part.name]
-                named = f"--dbname={database.server.get('PGDATABASE', '')}"
-                run_postgresql("pg_restore", [*arguments, named, str(backup / part.path)], database)
+                _replace(databases[part.name], backup / part.path, beside)
             else:
                 target = _target(part, stores, databases)
                 _set_aside(target, aside / part.path)
@@ -126,6 +126,16 @@ def _bring(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return aside if aside.exists() else None
+
+
+def _replace(database: Database, dump: Path, folder: Path) -> None:
+    """Replace a PostgreSQL database by a dump, in one transaction."""
+    script = folder / f"{database.name}.sql"
+    plain = ["--clean", "--if-exists", "--no-owner", "--no-privileges", f"--file={script}", str(dump)]
+    run_postgresql("pg_restore", plain, database)
+    once = ["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
+    run_postgresql("psql", [*once, f"--command={_DROP}", f"--file={script}"], database)
+    script.unlink(missing_ok=True)
 
 
 def _target(part: Part, stores: Stores, databases: dict[str, Database]) -> Path:
@@ -170,6 +180,24 @@ def _set_aside(target: Path, aside: Path) -> None:
         if path.exists():
             aside.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, aside.with_name(path.name))
+
+
+def _check_unused(file: Path) -> None:
+    """Check that no service has an SQLite database open: it would go on writing to the one set aside.
+
+    Raises:
+        BackupError: another connection keeps its write-ahead log.
+    """
+    if not file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(file, timeout=0)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise BackupError(f"a service has {file} open: stop it first") from None
+    except sqlite3.DatabaseError:
+        return  # a damaged one is what a backup is for
 
 
 @contextmanager

@@ -73,10 +73,17 @@ def take(stores: Stores, target: Path, *, on_part: Callable[[Part], None] = lamb
         _sync(beside)
         beside.rename(target)
     except OSError as error:
-        raise BackupError(f"cannot write {error.filename or target}: {error.strerror or error}") from None
+        raise cannot_write(error, target) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return manifest
+
+
+def cannot_write(error: OSError, target: Path) -> BackupError:
+    """Return what to say where a copy failed: of two files ``shutil`` names the one written second."""
+    return BackupError(
+        f"cannot write {error.filename2 or error.filename or target}: {error.strerror or error}"
+    )
 
 
 def copy_sqlite(source: Path, target: Path) -> None:

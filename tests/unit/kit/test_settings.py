@@ -9,6 +9,7 @@ import pytest
 from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
 
+from evenmesh.home import home
 from evenmesh_kit.settings import ServiceSettings, SettingsError, load, variable
 
 
@@ -37,6 +38,19 @@ def test_defaults() -> None:
     assert settings.home == platformdirs.user_data_path("evenmesh")
     assert settings.max_message_bytes == 32 * 2**20
     assert (settings.otlp_endpoint, settings.metrics_port, settings.log_text) == (None, None, False)
+
+
+def test_the_home_is_the_command_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An env file or a unit expands no ``~``, and sets an empty value where it means none."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for text, expected in (
+        ("~/mesh", tmp_path / "mesh"),
+        ("here", tmp_path / "here"),
+        ("", platformdirs.user_data_path("evenmesh")),
+    ):
+        monkeypatch.setenv("EVENMESH_HOME", text)
+        assert load(Settings).home == home() == expected
 
 
 def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

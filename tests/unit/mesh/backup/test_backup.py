@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from sqlalchemy import URL
 
 from evenmesh.commands import main
 from evenmesh_mesh.backup import BackupError, Manifest, Stores, restore, take, verified
+from evenmesh_mesh.backup.taking import run_postgresql
 from evenmesh_mesh.lock import MeshLock
 from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
@@ -249,6 +251,59 @@ def test_postgresql_is_dumped_and_restored(postgres: Postgres, tmp_path: Path) -
     assert asyncio.run(_feedback(url)) == {"a", "b"}
     with pytest.raises(BackupError, match="of postgresql and here they are in SQLite"):
         restore(tmp_path / "backup", Stores.find(tmp_path / "home", {}))
+
+
+def test_tables_of_a_later_schema_go_with_the_database_that_is_replaced(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    from sqlalchemy import make_url
+
+    url = make_url(postgres.url)
+    given = {"EVENMESH_RERANKER_DATABASE_URL": url.set(drivername="postgresql").render_as_string()}
+    stores = Stores.find(tmp_path / "home", given)
+    asyncio.run(_feedback(url, "a"))
+    earlier = Path(__file__).parents[3] / "golden" / "schemas" / "reranker-2.postgresql.sql"
+    (database,) = (one for one in stores.databases if one.name == "feedback")
+    run_postgresql(
+        "psql", ["--quiet", "--command=DROP SCHEMA public CASCADE; CREATE SCHEMA public"], database
+    )
+    run_postgresql("psql", ["--quiet", f"--file={earlier}"], database)
+    take(stores, tmp_path / "backup")
+    before = asyncio.run(_feedback(url, "later"))  # upgrades it
+    restore(tmp_path / "backup", stores, overwrite=True)
+    assert asyncio.run(_feedback(url)) == before - {"later"}
+
+
+def test_a_database_that_a_service_has_open_is_not_replaced(home: Path, tmp_path: Path) -> None:
+    stores = Stores.find(home, {})
+    take(stores, tmp_path / "backup")
+
+    async def during() -> None:
+        database = Database(_url(home))
+        await database.open()
+        await SqlFeedbackStore(database).record([_item("later")])
+        with pytest.raises(BackupError, match=r"a service has .*feedback\.db open: stop it first"):
+            restore(tmp_path / "backup", stores, overwrite=True)
+        await database.close()
+
+    asyncio.run(during())
+    assert not list(home.glob("replaced-*"))
+    restore(tmp_path / "backup", stores, overwrite=True)
+
+
+def test_the_disk_that_is_full_is_the_one_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``shutil.copyfile`` raises it, from ``sendfile``."""
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    stores = Stores.find(home, {})
+    take(stores, tmp_path / "backup")
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(BackupError, match=r"cannot write \S*/elsewhere/\.restoring-"):
+        restore(tmp_path / "backup", Stores.find(tmp_path / "elsewhere", {}))
 
 
 def test_commands(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
