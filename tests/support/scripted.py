@@ -14,6 +14,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb2
+from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
@@ -462,6 +463,23 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
                     configuration=evaluator_pb2.Configuration(retriever="bm25", alpha=alpha),
                     quantities={"ee_d_norm": 0.25 + alpha / 4, "ee_r_norm": 0.5 + alpha / 8},
                 )
+
+
+class Generator(generator_grpc.GeneratorServiceServicer):
+    """Lists models, the first of which is the default."""
+
+    async def ListModels(  # type: ignore[override]
+        self,
+        request: generator_pb2.ListModelsRequest,
+        context: grpc.aio.ServicerContext[generator_pb2.ListModelsRequest, generator_pb2.ListModelsResponse],
+    ) -> generator_pb2.ListModelsResponse:
+        """List two."""
+        return generator_pb2.ListModelsResponse(
+            models=[
+                generator_pb2.Model(name="small", is_default=True, max_new_tokens=511),
+                generator_pb2.Model(name="large", max_new_tokens=4096),
+            ]
+        )
 
 
 class Nothing:

@@ -20,13 +20,22 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
     """A running server with scripted services; its loop is in a thread of its own."""
     from evenmesh import Addresses
     from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+    from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
     from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
     from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
     from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
     from evenmesh_kit.rpc.server import MeshServer, Registration
     from evenmesh_kit.settings import ServiceSettings
     from evenmesh_kit.telemetry.setup import Telemetry
-    from tests.support.scripted import Collections, Evaluator, Nothing, Orchestrator, Retriever, ScriptedMesh
+    from tests.support.scripted import (
+        Collections,
+        Evaluator,
+        Generator,
+        Nothing,
+        Orchestrator,
+        Retriever,
+        ScriptedMesh,
+    )
 
     orchestrator, collections, evaluator = Orchestrator(), Collections(), Evaluator()
     retriever = Retriever()
@@ -50,6 +59,11 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
             evaluator_grpc.add_EvaluatorServiceServicer_to_server,
             evaluator,
             "evenmesh.evaluator.v1.EvaluatorService",
+        ),
+        Registration(
+            generator_grpc.add_GeneratorServiceServicer_to_server,
+            Generator(),
+            "evenmesh.generator.v1.GeneratorService",
         ),
     ]
     loop = asyncio.new_event_loop()

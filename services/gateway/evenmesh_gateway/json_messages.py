@@ -32,6 +32,8 @@ _MOST_PATH: Final = 256
 """Longest text of an error: what is sent on, what of the library's is looked at, and the name of a field."""
 _WELL_KNOWN: Final = "google.protobuf."
 """Package of messages that JSON has other values for than objects: times, durations, any values."""
+_MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""Half of a surrogate pair, or one of both halves, as JSON writes it or as bytes."""
 _VALUES: Final = JsonValues()
 
 
@@ -86,11 +88,23 @@ class JsonMessages:
 
 
 def loads(text: bytes) -> Any:
-    """Return the value that a JSON text says.
+    """Return the value that a JSON text says, whose texts are whole.
 
     Raises:
-        InvalidField: it is no JSON.
+        InvalidField: it is no JSON, or a text in it holds half of a character.
     """
+    value = _value(text)
+    if _MAYBE_HALF.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InvalidField(
+                "body", "holds half of a character: a text was cut within a surrogate pair"
+            ) from None
+    return value
+
+
+def _value(text: bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
@@ -101,7 +115,7 @@ def loads(text: bytes) -> Any:
 
 def parse(kind: type[Message], text: bytes) -> Message:
     """Return the message that a JSON text says; see :meth:`JsonMessages.read`."""
-    return from_value(kind, loads(text) if text.strip() else {})
+    return from_value(kind, _value(text) if text.strip() else {})
 
 
 def from_value(kind: type[Message], value: Any, field: str = "") -> Message:

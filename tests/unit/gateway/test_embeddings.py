@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from evenmesh.retriever.v1 import retriever_service_pb2 as pb
-from evenmesh.wire.errors import Overloaded
+from evenmesh.wire.errors import InvalidField, Overloaded
 from evenmesh_gateway.openai.embeddings import MAX_INPUTS, EmbeddingRequest, calls_of
 from tests.support.scripted import ScriptedMesh
 
@@ -74,7 +74,8 @@ def test_calls_are_small_in_bytes_too() -> None:
         ({"input": []}, "input"),
         ({"input": ["a", "  "]}, "input[1]"),
         ({"input": "é" * 40_000}, "input"),
-        ({"input": ["a"] * (MAX_INPUTS + 1)}, None),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"input": ["a"] * (MAX_INPUTS + 1)}, "input"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "a", "truncate": "NONE"}, "truncate"),
@@ -85,6 +86,7 @@ def test_calls_are_small_in_bytes_too() -> None:
         "lists of tokens",
         "none",
         "white space",
+        "an empty one",
         "large",
         "many",
         "no numbers",
@@ -99,8 +101,7 @@ async def test_what_is_no_text_is_refused_before_a_call(
     reply = await gateway.post(PATH, json=body)
     assert reply.status_code == 400
     problem = reply.json()
-    if field is not None:
-        assert problem["error"]["param"].startswith(field.split(".")[0])
+    assert problem["error"]["param"] == field
     if "tokens" in problem["detail"]:
         assert "check_embedding_ctx_length=False" in problem["detail"]
     assert not scripted.retriever.embedded
@@ -113,3 +114,11 @@ async def test_an_error_of_the_encoder_is_the_reply(
     reply = await gateway.post(PATH, json={"input": "one"})
     assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
     assert reply.json()["error"]["type"] == "rate_limit_error"
+
+
+async def test_another_dimension_is_refused_by_the_name_that_clients_know(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    scripted.retriever.error = InvalidField("dimension", "must be 384")
+    reply = await gateway.post(PATH, json={"input": "one", "dimensions": 8})
+    assert (reply.status_code, reply.json()["detail"]) == (400, "dimensions: must be 384")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import httpx
 import openai
@@ -144,10 +145,49 @@ async def test_errors_are_those_of_the_client(gateway: httpx.AsyncClient, script
     with pytest.raises(openai.RateLimitError) as busy:
         await client.chat.completions.create(model="evenmesh", messages=SAID)
     assert busy.value.response.headers["retry-after"] == "3"
-    scripted.orchestrator.error = InvalidField("k", "must be at most depth")
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.responses.create(model="evenmesh", input="q")
-    assert refused.value.param == "k"
+    for field, given, param in (
+        ("k", {}, "evenmesh.k"),
+        ("question", {}, "input"),
+        ("turns[1].question", {}, "input"),
+        ("collection", {"model": "evenmesh/nope"}, "model"),
+        ("collection", {"extra_body": {"evenmesh": {"collection": "nope"}}}, "evenmesh.collection"),
+        ("decoding.max_new_tokens", {"max_output_tokens": 9}, "max_output_tokens"),
+        ("decoding.temperature", {"temperature": 9}, "temperature"),
+        ("decoding.num_beams", {}, "evenmesh.decoding.num_beams"),
+    ):
+        scripted.orchestrator.error = InvalidField(field, "must be another")
+        with pytest.raises(openai.BadRequestError, match=re.escape(f"- {param}: must be another")) as refused:
+            await client.responses.create(**{"model": "evenmesh", "input": "q", **given})  # type: ignore[call-overload]
+        assert refused.value.param == param
+    half = {"messages": [{"role": "user", "content": "\ud83d chain"}]}
+    cut = await gateway.post("/v1/chat/completions", content=json.dumps(half).encode())
+    assert (cut.status_code, "half of a character" in cut.json()["detail"]) == (400, True)
+    whole = {"messages": [{"role": "user", "content": "\U0001f6b2 chain"}]}
+    scripted.orchestrator.error = None
+    assert (await gateway.post("/v1/chat/completions", content=json.dumps(whole).encode())).status_code != 400
+
+
+async def test_the_longest_answer_is_at_most_the_models(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    client = client_of(gateway)
+    for model, given in (("evenmesh", 1024), ("evenmesh", 100), ("evenmesh/-/-/-/large", 9_999)):
+        await client.chat.completions.create(model=model, messages=SAID, max_tokens=given)
+    named = {"decoding": {"max_new_tokens": 1000}}
+    await client.chat.completions.create(model="evenmesh", messages=SAID, extra_body={"evenmesh": named})
+    asked = [one.decoding.max_new_tokens for one in scripted.orchestrator.requests]
+    assert asked == [511, 100, 4096, 1000]
+
+
+async def test_every_name_that_can_be_asked_can_be_looked_up(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    scripted.collections.kept["zoo"] = []
+    client = client_of(gateway)
+    for name in ("evenmesh", "evenmesh/zoo", "evenmesh/zoo/-/none", "evenmesh/-/-/-/large"):
+        assert (await client.models.retrieve(name)).id == name
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("evenmesh/nope")
 
 
 async def test_an_error_after_the_first_chunk_ends_the_stream(

@@ -42,7 +42,7 @@ def test_messages_before_the_last_are_turns() -> None:
         Turn(question="How do I oil a chain?", answer="By hand.\nSlowly."),
         Turn(question="And\na zipper?", answer=""),
     ]
-    assert ignored == ["messages[0]"]
+    assert ignored == ["messages[0]", "messages[1]"]
 
 
 def test_the_model_names_a_pipeline() -> None:
@@ -67,6 +67,10 @@ def test_pipelines_are_the_product_of_their_parts_up_to_a_bound() -> None:
     assert len(many) == pipelines.MAX_LISTED
     for name in few:
         pipelines.choose(pb.AskRequest(), name)
+        assert pipelines.made_of(name, ["a"], ["bm25", "dense"], ["m"])
+    assert pipelines.made_of("evenmesh/a/-/none", ["a"], [], [])
+    for name in ("evenmesh/b", "evenmesh/a/splade", "evenmesh/a/-/best", "evenmesh/-/-/-/n", "gpt-4o"):
+        assert not pipelines.made_of(name, ["a"], ["bm25", "dense"], ["m"])
 
 
 def test_every_field_of_an_ask_can_be_given_in_either_case() -> None:
@@ -102,9 +106,14 @@ def test_a_seed_is_that_of_whatever_is_drawn_and_has_none() -> None:
 def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> None:
     _, ignored = chat(user="me", store=False, n=1, presence_penalty=0, tools=[], logprobs=False, stop=None)
     assert ignored == ["user"]
+    assert chat(seed=7)[1] == ["seed"]
+    assert chat(seed=7, temperature=0.5)[1] == []
+    request, ignored = chat(max_tokens=9, max_completion_tokens=8)
+    assert (request.decoding.max_new_tokens, ignored) == (8, ["max_tokens"])
     for name, value in {
         "tools": [{"type": "function"}],
         "n": 2,
+        "top_logprobs": 2,
         "logprobs": True,
         "stop": ["\n"],
         "response_format": {"type": "json_object"},
@@ -122,7 +131,9 @@ def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> N
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"n": 0}, "n"),
         ({"messages": [{"role": "user", "content": "q"}] * 202}, "messages"),
         ({"temperature": 11}, "temperature"),
         ({"seed": -1}, "seed"),

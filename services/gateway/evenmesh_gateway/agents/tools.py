@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from importlib.metadata import version
 from typing import Annotated, Any, Final, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
@@ -13,12 +13,15 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from pydantic import Field, ValidationError
 
-from evenmesh.common.v1.common_pb2 import Agent, Sampling
+from evenmesh.common.v1 import common_pb2
+from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
 from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.types.feedback import Feedback
+from evenmesh.types.request import Agent
 from evenmesh.wire.errors import MeshError
 from evenmesh_gateway.calls import Call
 from evenmesh_gateway.forwarding import Forwarder
@@ -85,7 +88,9 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         forwarder: makes the calls.
         enter: who calls.
     """
-    server = _Server("evenmesh", instructions=INSTRUCTIONS, log_level="WARNING")
+    server = _Server(
+        "evenmesh", version=version("evenmesh-gateway"), instructions=INSTRUCTIONS, log_level="WARNING"
+    )
     methods = public_methods()
 
     async def reply(path: str, request: Message, context: Context[Any, Any]) -> bytes:
@@ -193,11 +198,12 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         model: Annotated[str, Field(max_length=128, description="Your model.")] = "",
     ) -> dict[str, Any]:
         """Say how useful a passage was to you, so that later rankings are better; name a task or a model."""
+        sent = Feedback(query, passage_id, usefulness, Agent(task, model), collection=collection)
         item = feedback_pb.Feedback(
-            id=secrets.token_hex(16),
+            id=sent.key,
             query=query,
             passage_id=passage_id,
-            agent=Agent(task_id=task, model_id=model),
+            agent=common_pb2.Agent(task_id=task, model_id=model),
             usefulness=usefulness,
             collection=collection,
         )

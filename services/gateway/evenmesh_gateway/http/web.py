@@ -224,6 +224,8 @@ class GatewayRouter(Router):
 def _unrouted(error: HTTPException) -> Response:
     """Return the response to a request for a path or with a method that is not here."""
     words = "there is nothing here; GET /openapi.json lists what there is"
+    if allowed := (error.headers or {}).get("Allow"):
+        words = f"this address takes {allowed}; GET /openapi.json says of what"
     reason = _REASONS.get(error.status_code, "BAD_REQUEST")
     response = problem_response(HttpProblem(error.status_code, reason, words))
     response.headers.update(error.headers or {})

@@ -18,7 +18,8 @@ RERANKERS: Final = ("cross-encoder", "rankrag", "none")
 """The rerankers that the contract names."""
 MAX_LISTED: Final = 1_000
 """Most pipelines that are listed; those that are not can be asked all the same."""
-_PARTS: Final = ("collection", "retriever", "reranker", "model")
+PARTS: Final = ("collection", "retriever", "reranker", "model")
+"""What the name of a pipeline names, from the left."""
 _ANY: Final = "-"
 
 
@@ -39,6 +40,17 @@ def names(collections: Iterable[str], retrievers: Iterable[str], models: Iterabl
     return list(islice(every(), MAX_LISTED))
 
 
+def made_of(name: str, collections: Iterable[str], retrievers: Iterable[str], models: Iterable[str]) -> bool:
+    """Return whether a name is that of a pipeline of these parts, listed or not."""
+    request = pb.AskRequest()
+    try:
+        choose(request, name)
+    except NotFound:
+        return False
+    known = zip(PARTS, (collections, retrievers, RERANKERS, models), strict=True)
+    return all(not (part := getattr(request, field)) or part in there for field, there in known)
+
+
 def choose(request: pb.AskRequest, name: str) -> None:
     """Set the parts of a request that the name of a pipeline says.
 
@@ -46,12 +58,12 @@ def choose(request: pb.AskRequest, name: str) -> None:
         NotFound: it is not the name of a pipeline.
         InvalidField: the request names such a part already.
     """
-    head, *parts = name.split("/", len(_PARTS))
+    head, *parts = name.split("/", len(PARTS))
     if head != DEFAULT or "" in parts:
         raise NotFound(
             "model", f"there is no model {name[:256]!r}; GET /v1/models lists those that there are"
         )
-    for field, value in zip(_PARTS, parts, strict=False):
+    for field, value in zip(PARTS, parts, strict=False):
         if value == _ANY:
             continue
         source = request.WhichOneof("source") if field == "collection" else None

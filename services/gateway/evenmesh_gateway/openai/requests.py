@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.generator.v1.generator_service_pb2 import Decoding, Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from evenmesh.wire.errors import InvalidField
+from evenmesh.wire.errors import InvalidField, MeshError, restored
 from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai import pipelines
 
@@ -19,6 +20,9 @@ MAX_MESSAGES: Final = 201
 _MAX_NEW_TOKENS: Final = 4_096
 _TYPES: Final = frozenset({"str", "float", "int", "bool"})
 """Names of types, which pydantic adds to the place of a value that may be of several."""
+_LONGEST: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""What the longest answer is called; of two the first is it."""
+_OF_ANOTHER_TYPE: Final = frozenset({"string_type", "list_type"})
 _MAX_SEED: Final = 2**63 - 1
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "frequency_penalty": (0,),
@@ -126,15 +130,46 @@ def read(kind: type[T], value: Any) -> T:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        # Behind the field of a union stands which of its types was tried, which is no field of the request.
-        place = [one for one in problem["loc"] if isinstance(one, int) or one.isidentifier()]
-        named = [one for one in place if isinstance(one, int) or one not in _TYPES]
+        problems = error.errors(include_url=False, include_input=False)
+        first = _place(problems[0]["loc"])
+        # Of a field that may be a text or a list, what is wrong with the list says more than "is no text".
+        same = [one for one in problems if _place(one["loc"])[: len(first)] == first]
+        problem = max(same, key=lambda one: (one["type"] not in _OF_ANOTHER_TYPE, len(one["loc"])))
+        named = _place(problem["loc"])
         path = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in named)
         raise InvalidField(path.removeprefix(".") or "body", problem["msg"]) from None
 
 
-def ask_of(asked: ChatRequest | ResponseRequest) -> tuple[pb.AskRequest, list[str]]:
+def _place(loc: Iterable[int | str]) -> list[int | str]:
+    """Return the field at a place: behind that of a union stands which of its types was tried."""
+    return [one for one in loc if isinstance(one, int) or (one.isidentifier() and one not in _TYPES)]
+
+
+@contextmanager
+def renaming(asked: Asked) -> Iterator[None]:
+    """Give errors of an ask the name that its caller knows the field by."""
+    try:
+        yield
+    except MeshError as error:
+        raise (error if error.field is None else _renamed(asked, error, error.field)) from error
+
+
+def _renamed(asked: Asked, error: MeshError, name: str) -> MeshError:
+    chat = isinstance(asked, ChatRequest)
+    if name.split(".")[0].split("[")[0] in ("question", "turns"):
+        field = "messages" if chat else "input"
+    elif name == "decoding.max_new_tokens" and (given := _longest(asked)[1]):
+        field = given
+    elif name in pipelines.PARTS and not (asked.evenmesh or {}).get(name):
+        field = "model"
+    else:
+        sent = name.removeprefix("decoding.")
+        field = sent if getattr(asked, sent, None) is not None else f"evenmesh.{name}"
+    said = error.message.removeprefix(f"{name}: ")
+    return restored(error.code, error.reason, said, field, error.retry_after_s)
+
+
+def ask_of(asked: Asked) -> tuple[pb.AskRequest, list[str]]:
     """Return the ask that a request makes, and the parameters that have no effect on it.
 
     Raises:
@@ -151,24 +186,38 @@ def ask_of(asked: ChatRequest | ResponseRequest) -> tuple[pb.AskRequest, list[st
     pipelines.choose(request, asked.model)
     if isinstance(asked, ChatRequest):
         messages, where = asked.messages, "messages"
-        most = asked.max_completion_tokens or asked.max_tokens
-        limit = "max_completion_tokens" if asked.max_completion_tokens else "max_tokens"
+        if asked.max_completion_tokens and asked.max_tokens:
+            ignored.append("max_tokens")
     else:
+        assert isinstance(asked, ResponseRequest)  # noqa: S101 - there are no others
         said = asked.input
         messages = [ChatMessage(role="user", content=said)] if isinstance(said, str) else said
-        where, most, limit = "input", asked.max_output_tokens, "max_output_tokens"
-    _set_decoding(request, asked, most, limit)
-    ignored += [f"{where}[{at}]" for at, one in enumerate(messages) if one.role in ("system", "developer")]
+        where = "input"
+    if not _set_decoding(request, asked):
+        ignored.append("seed")
+    users = [at for at, one in enumerate(messages) if one.role == "user"]
+    first = users[0] if users else 0
+    ignored += [
+        f"{where}[{at}]"
+        for at, one in enumerate(messages)
+        if one.role in ("system", "developer") or (one.role == "assistant" and at < first)
+    ]
     question, turns = _talk(messages, where)
     request.question = question
     request.turns.extend(turns)
     return request, ignored
 
 
+def _longest(asked: Asked) -> tuple[int | None, str]:
+    """Return the longest answer that is asked for, and the parameter that says it. Tokens."""
+    given = [(value, name) for name in _LONGEST if (value := getattr(asked, name, None)) is not None]
+    return given[0] if given else (None, "")
+
+
 def _ignored(asked: Asked) -> list[str]:
     found = []
     for name, value in (asked.model_extra or {}).items():
-        if value in (None, False, [], {}) or value in _NEUTRAL.get(name, ()):
+        if value is None or value is False or value in ([], {}) or value in _NEUTRAL.get(name, ()):
             continue
         if name not in _IGNORED:
             raise InvalidField(name[:128], "is not supported here")
@@ -176,8 +225,9 @@ def _ignored(asked: Asked) -> list[str]:
     return found
 
 
-def _set_decoding(request: pb.AskRequest, asked: Asked, most: int | None, limit: str) -> None:
-    """Set how tokens are chosen; a seed is that of whatever the ask draws."""
+def _set_decoding(request: pb.AskRequest, asked: Asked) -> bool:
+    """Set how tokens are chosen, and return whether a seed has an effect: it is that of whatever is drawn."""
+    most, limit = _longest(asked)
     values = {
         "temperature": (asked.temperature, "temperature"),
         "top_p": (asked.top_p, "top_p"),
@@ -191,7 +241,7 @@ def _set_decoding(request: pb.AskRequest, asked: Asked, most: int | None, limit:
             raise InvalidField(name, f"is given by evenmesh.decoding.{field} too")
         setattr(request.decoding, field, value)
     if asked.seed is None:
-        return
+        return True
     drawing: list[tuple[str, Sampling | Decoding]] = []
     if request.HasField("sampling"):
         drawing.append(("sampling", request.sampling))
@@ -203,6 +253,7 @@ def _set_decoding(request: pb.AskRequest, asked: Asked, most: int | None, limit:
     for name, one in drawing:
         if name not in seeded:
             one.seed = asked.seed
+    return bool(drawing)
 
 
 def _talk(messages: Iterable[ChatMessage], where: str) -> tuple[str, list[Turn]]:

@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
@@ -32,7 +32,7 @@ from evenmesh_gateway.openai import chat, embeddings, pipelines, requests
 from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.errors import error_of
 from evenmesh_gateway.openai.outcome import Outcome
-from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest
+from evenmesh_gateway.openai.requests import Asked, ChatRequest, ResponseRequest
 from evenmesh_gateway.openai.rerank import RerankRequest, message_of, ranking
 from evenmesh_gateway.openai.responses import Response as OpenAiResponse
 from evenmesh_gateway.openapi import event_schema, failures, timeout_parameter
@@ -50,6 +50,8 @@ _EMBED: Final = "/evenmesh.retriever.v1.RetrieverService/Embed"
 _COLLECTIONS: Final = "/evenmesh.retriever.v1.CollectionService/ListCollections"
 _RETRIEVERS: Final = "/evenmesh.retriever.v1.RetrieverService/ListRetrievers"
 _MODELS: Final = "/evenmesh.generator.v1.GeneratorService/ListModels"
+_ANY_WRITES: Final = 64
+"""Longest answer up to which the model's own limit is not looked up. Tokens."""
 _BODIES: Final = {
     CHAT: ChatRequest,
     RESPONSES: ResponseRequest,
@@ -100,28 +102,29 @@ class OpenAiRoutes:
 
     async def _chat(self, request: Request) -> Response:
         call, asked = await self._read(request, ChatRequest, self._ask)
-        message, ignored = requests.ask_of(asked)
-        outcome, created = Outcome(message, ignored), int(time.time())
+        message, outcome = await self._asking(asked, call)
+        created = int(time.time())
         name = f"chatcmpl-{secrets.token_hex(16)}"
         if not asked.stream:
-            await unless_hung_up(request, self._gather(message, call, outcome))
+            await unless_hung_up(request, self._gather(asked, message, call, outcome))
             return JSONResponse(chat.completion(outcome, name, asked.model, created))
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         chunks = chat.Chunks(name, asked.model, created, with_usage=with_usage)
         streamed = self._stream(
-            message, call, outcome, lambda: [chunks.begin()], chunks.text, lambda: chunks.end(outcome)
+            asked, message, call, outcome, lambda: [chunks.begin()], chunks.text, lambda: chunks.end(outcome)
         )
         return events.response(_chunk_events(streamed))
 
     async def _respond(self, request: Request) -> Response:
         call, asked = await self._read(request, ResponseRequest, self._ask)
-        message, ignored = requests.ask_of(asked)
-        outcome = Outcome(message, ignored)
+        message, outcome = await self._asking(asked, call)
         made = OpenAiResponse(secrets.token_hex(16), asked, int(time.time()))
         if not asked.stream:
-            await unless_hung_up(request, self._gather(message, call, outcome))
+            await unless_hung_up(request, self._gather(asked, message, call, outcome))
             return JSONResponse(made.whole(outcome))
-        streamed = self._stream(message, call, outcome, made.begin, made.text, lambda: made.end(outcome))
+        streamed = self._stream(
+            asked, message, call, outcome, made.begin, made.text, lambda: made.end(outcome)
+        )
         return events.response(_response_events(streamed))
 
     async def _ranked(self, request: Request) -> Response:
@@ -156,20 +159,23 @@ class OpenAiRoutes:
 
     async def _models(self, request: Request) -> Response:
         call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
-        return JSONResponse({"object": "list", "data": [_model(one) for one in await self._names(call)]})
+        return JSONResponse(
+            {"object": "list", "data": [_model(one) for one in pipelines.names(*await self._parts(call))]}
+        )
 
     async def _model(self, request: Request) -> Response:
         call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
         name = request.path_params["name"]
-        if name not in await self._names(call):
+        if not pipelines.made_of(name, *await self._parts(call)):
             raise NotFound(
                 "model", f"there is no model {name[:256]!r}; GET {MODELS} lists those that there are"
             )
         return JSONResponse(_model(name))
 
-    async def _names(self, call: Call) -> list[str]:
+    async def _parts(self, call: Call) -> tuple[list[str], list[str], list[str]]:
+        """Return the names of collections, retrievers and models."""
         data = await asyncio.gather(*(self._forwarder.reply(one, b"", call) for one in self._listing))
-        return pipelines.names(
+        return (
             [one.name for one in collection_pb.ListCollectionsResponse.FromString(data[0]).collections],
             [one.name for one in retriever_pb.ListRetrieversResponse.FromString(data[1]).retrievers],
             [one.name for one in generator_pb.ListModelsResponse.FromString(data[2]).models],
@@ -191,11 +197,30 @@ class OpenAiRoutes:
         check(value)
         return call, requests.read(kind, value)
 
-    async def _gather(self, message: pb.AskRequest, call: Call, outcome: Outcome) -> None:
-        async with aclosing(self._events(message, call)) as received:
-            async for event in received:
-                outcome.add(event)
-        outcome.check()
+    async def _asking(self, asked: Asked, call: Call) -> tuple[pb.AskRequest, Outcome]:
+        """Return the ask of a request, and what gathers its events.
+
+        The longest answer is a bound: what the model cannot write anyway is no error, as clients send 1,000
+        and more without knowing the model.
+        """
+        message, ignored = requests.ask_of(asked)
+        if message.decoding.max_new_tokens > _ANY_WRITES and "decoding" not in (asked.evenmesh or {}):
+            with suppress(MeshError):  # who may not list models is refused by the ask, if at all
+                listed = generator_pb.ListModelsResponse.FromString(
+                    await self._forwarder.reply(self._listing[-1], b"", call)
+                )
+                for one in listed.models:
+                    if one.name == message.model or (one.is_default and not message.model):
+                        most = min(message.decoding.max_new_tokens, one.max_new_tokens)
+                        message.decoding.max_new_tokens = most
+        return message, Outcome(message, ignored)
+
+    async def _gather(self, asked: Asked, message: pb.AskRequest, call: Call, outcome: Outcome) -> None:
+        with requests.renaming(asked):
+            async with aclosing(self._events(message, call)) as received:
+                async for event in received:
+                    outcome.add(event)
+            outcome.check()
 
     async def _events(self, message: pb.AskRequest, call: Call) -> AsyncGenerator[pb.AskResponse, None]:
         data = message.SerializeToString()
@@ -205,6 +230,7 @@ class OpenAiRoutes:
 
     async def _stream(
         self,
+        asked: Asked,
         message: pb.AskRequest,
         call: Call,
         outcome: Outcome,
@@ -216,17 +242,18 @@ class OpenAiRoutes:
         began = False
         said = ""
         try:
-            async with aclosing(self._events(message, call)) as received:
-                async for event in received:
-                    piece = outcome.add(event)
-                    if not began:
-                        for chunk in begin():
-                            yield chunk
-                        began = True
-                    if piece:
-                        said += piece
-                        yield text(piece)
-            outcome.check()
+            with requests.renaming(asked):
+                async with aclosing(self._events(message, call)) as received:
+                    async for event in received:
+                        piece = outcome.add(event)
+                        if not began:
+                            for chunk in begin():
+                                yield chunk
+                            began = True
+                        if piece:
+                            said += piece
+                            yield text(piece)
+                outcome.check()
         except MeshError as error:
             if not began:
                 raise
