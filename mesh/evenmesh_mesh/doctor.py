@@ -1,5 +1,6 @@
 """Check this machine: whether a mesh can run on it, and how."""
 
+import importlib
 import importlib.util
 import os
 import platform
@@ -8,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +20,7 @@ from evenmesh.commands.failure import INSTALL
 from evenmesh.local_mesh import read_running
 from evenmesh_lab.machine import matrix_instructions, usable_cores, usable_memory
 from evenmesh_mesh.ports import is_free
-from evenmesh_mesh.settings import HOST, MeshSettings, threads_of
+from evenmesh_mesh.settings import HOST, MeshSettings, overridden, threads_of
 
 PYTHON: Final = (3, 11)
 MIN_MEMORY_BYTES: Final = 1_500_000_000
@@ -41,6 +43,22 @@ _PACKAGES: Final = {
     "sqlalchemy": "sqlalchemy",
     "aiosqlite": "aiosqlite",
 }
+
+_SETTINGS: Final = {
+    "orchestrator": ("evenmesh_orchestrator.settings", "OrchestratorSettings"),
+    "retriever": ("evenmesh_retriever.settings", "RetrieverSettings"),
+    "reranker": ("evenmesh_reranker.settings", "RerankerSettings"),
+    "generator": ("evenmesh_generator.settings", "GeneratorSettings"),
+    "evaluator": ("evenmesh_evaluator.settings", "EvaluatorSettings"),
+    "gateway": ("evenmesh_gateway.settings", "GatewaySettings"),
+    "trainer": ("evenmesh_training.online.settings", "OnlineSettings"),
+    "triton": ("evenmesh_generator.triton.settings", "TritonSettings"),
+}
+"""Module and class of the settings of each process."""
+_OTHERS: Final = frozenset({"EVENMESH_API_KEY", "EVENMESH_TOKEN_FILE"})
+"""Variables of the client that look like one of a service."""
+_NEAR: Final = 0.85
+"""How alike two names are, in [0, 1], for one to be taken for the other misspelt."""
 
 
 class Level(StrEnum):
@@ -69,7 +87,7 @@ class Finding:
 
 
 def examine(settings: MeshSettings) -> list[Finding]:
-    """Check Python, packages, processor, CPU engine, memory, disk, models, GPU, Triton, ports and access."""
+    """Check Python, packages, hardware, disk, models, Triton, ports, access and variables."""
     return [
         _python(),
         _packages(),
@@ -83,6 +101,7 @@ def examine(settings: MeshSettings) -> list[Finding]:
         _triton(),
         _ports(settings),
         _access(),
+        _variables(settings),
     ]
 
 
@@ -292,6 +311,45 @@ def _ports(settings: MeshSettings) -> Finding:
             "end what listens there, or choose others with --port",
         )
     return Finding("ports", Level.OK, f"{min(wanted)} to {max(wanted)} are free")
+
+
+def _variables(settings: MeshSettings) -> Finding:
+    """Look for variables that no service reads, and for those that a mesh of one machine sets itself."""
+    given = {name: value for name, value in os.environ.items() if name.startswith("EVENMESH_")}
+    if ignored := overridden(settings, given):
+        return Finding(
+            "variables",
+            Level.WARN,
+            f"without an effect on `evenmesh up`, which serves this machine alone: {', '.join(ignored)}",
+            "run the services by themselves (docs/operate/deploy.md), or unset them",
+        )
+    known = _names_of_settings()
+    prefixes = tuple(f"EVENMESH_{name.upper()}_" for name in _SETTINGS)
+    shared = [name for name in known if not name.startswith(prefixes)]
+    found = []
+    for name in sorted(given.keys() - known - _OTHERS):
+        near = get_close_matches(name, known if name.startswith(prefixes) else shared, 1, _NEAR)
+        if near or name.startswith(prefixes):
+            found.append(f"{name} (is it {near[0]}?)" if near else name)
+    if found:
+        return Finding(
+            "variables",
+            Level.WARN,
+            f"nothing reads {', '.join(found)}",
+            "docs/reference/settings.md lists them",
+        )
+    return Finding("variables", Level.OK, f"{len(given)} of evenmesh, each read by something")
+
+
+def _names_of_settings() -> set[str]:
+    from evenmesh_kit.settings import variable
+
+    names = set()
+    for module, cls in _SETTINGS.values():
+        if importlib.util.find_spec(module.partition(".")[0]) is not None:
+            kind = getattr(importlib.import_module(module), cls)
+            names |= {variable(kind, field) for field in kind.model_fields}
+    return names
 
 
 def _gb(num_bytes: int) -> str:

@@ -110,6 +110,20 @@ def service_environment(
     return {**environment, **settings.environment}
 
 
+def overridden(settings: MeshSettings, base: Mapping[str, str]) -> list[str]:
+    """Return the variables of an environment that mean nothing to a mesh of one machine, which sets its own.
+
+    They are addresses, ports and grace of its services.
+    """
+    fixed: dict[str, str] = {}
+    for service in settings.services:
+        fixed[f"{service.prefix}HOST"] = HOST
+        fixed[f"{service.prefix}PORT"] = str(settings.port + service.offset)
+        fixed[f"{service.prefix}GRACE_S"] = f"{settings.grace_s:g}"
+        fixed |= {f"{service.prefix}{needed.upper()}_TARGET": "" for needed in service.needs}
+    return sorted(name for name, value in fixed.items() if base.get(name, value) != value)
+
+
 def _over_tls(given: Mapping[str, str]) -> dict[str, str]:
     """Return the TLS settings between the generator and its Triton server, where the mesh uses TLS."""
     if not given.get("EVENMESH_TLS_CERT"):

@@ -13,6 +13,8 @@ from evenmesh_mesh.commands.mesh import Home, folder_of
 if TYPE_CHECKING:
     from evenmesh_mesh.backup import Part, Stores
 
+_LOG = "EVENMESH_OBSERVATION_LOG"
+
 
 def backup(
     target: Annotated[Path, typer.Argument(help="Folder to make.")],
@@ -32,6 +34,11 @@ def backup(
         manifest = take(_stores(home), target, on_part=lambda part: _note(screen, part))
     except BackupError as error:
         raise CommandError(str(error)) from None
+    if os.environ.get(_LOG):
+        screen.note(
+            f"observations that wait in the log of {_LOG} are not part of it: back up its append-only file now",
+            style="yellow",
+        )
     screen.answer(
         manifest,
         f"{target}: {manifest.size:,} bytes; `evenmesh restore {target}` restores it",

@@ -5,11 +5,14 @@ from typing import Annotated
 import typer
 
 from evenmesh.commands.screen import Screen
-from evenmesh_mesh.commands.mesh import Home, folder_of
+from evenmesh_mesh.commands.mesh import Generator, Home, Learn, NoGateway, folder_of
 
 
 def doctor(
-    port: Annotated[int, typer.Option(min=0, max=65_531, help="The orchestrator's port.")] = 7070,
+    port: Annotated[int, typer.Option(min=0, max=65_525, help="The orchestrator's port.")] = 7070,
+    generator: Generator = "in-process",
+    learn: Learn = False,
+    no_gateway: NoGateway = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     home: Home = None,
 ) -> None:
@@ -19,11 +22,12 @@ def doctor(
     """
     from rich.text import Text
 
+    from evenmesh_mesh import GeneratorEngine, MeshSettings, services_with
     from evenmesh_mesh.doctor import Level, examine
-    from evenmesh_mesh.settings import MeshSettings
 
     screen = Screen()
-    settings = MeshSettings(folder_of(home), port=port)
+    services = services_with(GeneratorEngine(generator), learn=learn, gateway=not no_gateway)
+    settings = MeshSettings(folder_of(home), port=port, services=services)
     with screen.err.status("looking at this machine"):
         findings = examine(settings)
     able = all(finding.level is not Level.FAIL for finding in findings)

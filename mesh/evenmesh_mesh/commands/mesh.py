@@ -1,6 +1,7 @@
 """Commands ``evenmesh up``, ``down``, ``status`` and ``console``."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,25 @@ def folder_of(home: Path | None) -> Path:
     return home.expanduser().absolute() if home else default_home()
 
 
+Generator = Annotated[
+    Literal["in-process", "triton", "openai"],
+    typer.Option(
+        envvar="EVENMESH_GENERATOR_ENGINE",
+        help="Where models run: in the generator's process, on a Triton server beside it, or on the "
+        "OpenAI-compatible servers of EVENMESH_GENERATOR_REMOTE_URLS.",
+    ),
+]
+Learn = Annotated[
+    bool,
+    typer.Option(
+        "--learn", envvar="EVENMESH_LEARN", help="Also train the reranker on the feedback of each agent."
+    ),
+]
+NoGateway = Annotated[
+    bool, typer.Option("--no-gateway", envvar="EVENMESH_NO_GATEWAY", help="Do not serve HTTP beside gRPC.")
+]
+
+
 def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Run in the background; `evenmesh down` stops it.")
@@ -34,34 +54,26 @@ def up(
             min=0, max=65_525, help="The orchestrator's port, the others follow; 0 picks free ones."
         ),
     ] = 7070,
-    generator: Annotated[
-        Literal["in-process", "triton", "openai"],
-        typer.Option(
-            envvar="EVENMESH_GENERATOR_ENGINE",
-            help="Where models run: in the generator's process, on a Triton server beside it, or on the "
-            "OpenAI-compatible servers of EVENMESH_GENERATOR_REMOTE_URLS.",
-        ),
-    ] = "in-process",
-    learn: Annotated[
-        bool,
-        typer.Option(
-            "--learn", envvar="EVENMESH_LEARN", help="Also train the reranker on the feedback of each agent."
-        ),
-    ] = False,
-    no_gateway: Annotated[
-        bool,
-        typer.Option("--no-gateway", envvar="EVENMESH_NO_GATEWAY", help="Do not serve HTTP beside gRPC."),
-    ] = False,
+    generator: Generator = "in-process",
+    learn: Learn = False,
+    no_gateway: NoGateway = False,
     no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
     home: Home = None,
 ) -> None:
     """Start the services, and restart those that crash."""
     from evenmesh_mesh import GeneratorEngine, MeshSettings, services_with
     from evenmesh_mesh.commands.running import run_attached, run_detached
+    from evenmesh_mesh.settings import overridden
 
     services = services_with(GeneratorEngine(generator), learn=learn, gateway=not no_gateway)
     settings = MeshSettings(folder_of(home), port=port, services=services)
     screen = Screen()
+    if ignored := overridden(settings, os.environ):
+        screen.note(
+            f"{', '.join(ignored)}: without an effect here, as a mesh of one machine sets its own; run the "
+            "services by themselves (docs/operate/deploy.md) where they are to be others",
+            style="yellow",
+        )
     if detach:
         run_detached(screen, settings, demo=not no_demo)
     else:

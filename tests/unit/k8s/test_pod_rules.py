@@ -52,6 +52,15 @@ def test_containers_may_do_no_more_than_they_must(built: Manifests) -> None:
             }, (workload.name, container["name"])
 
 
+def test_who_is_given_a_secret_can_read_it(built: Manifests) -> None:
+    """Files of a Secret are root's, and of the pod's group where it names one."""
+    for workload in built.workloads():
+        pod = workload.pod["securityContext"]
+        for secret in (one["secret"] for one in workload.pod["volumes"] if "secret" in one):
+            mode = secret.get("defaultMode", 0o644)
+            assert mode & 0o004 or (mode & 0o040 and pod.get("fsGroup") == pod["runAsGroup"]), workload.name
+
+
 def test_nobody_has_a_token_of_the_api_server(built: Manifests) -> None:
     for workload in built.workloads():
         assert workload.pod["automountServiceAccountToken"] is False

@@ -1,3 +1,5 @@
+import json
+import os
 import re
 import socket
 import sys
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from evenmesh.commands import main
 from evenmesh.local_mesh import MeshState, ServiceState
 from evenmesh_kit.compute import cpu_engine, placement
 from evenmesh_lab import machine
@@ -24,7 +27,7 @@ def test_looks_at_everything_and_changes_nothing(tmp_path: Path) -> None:
 
     assert set(findings) == {
         "python", "packages", "processor", "threads", "cpu engine", "memory", "home",
-        "encoder", "generator", "gpu", "triton", "ports", "access",
+        "encoder", "generator", "gpu", "triton", "ports", "access", "variables",
     }  # fmt: skip
     assert sys.executable in findings["python"].detail
     assert findings["encoder"].level is Level.OK
@@ -41,6 +44,47 @@ def test_taken_ports_are_named(tmp_path: Path) -> None:
 
     assert finding.level is Level.FAIL
     assert f"{port} (retriever)" in finding.detail
+
+
+def test_the_gateways_port_is_looked_at_as_up_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = ["doctor", "--json", "--home", str(tmp_path), "--port", str(port - 10)]
+        main(command)
+        (looked_at,) = (
+            one for one in json.loads(capsys.readouterr().out)["findings"] if one["what"] == "ports"
+        )
+        main([*command, "--no-gateway"])
+        without = capsys.readouterr().out
+    assert f"{port} (gateway)" in looked_at["detail"]
+    assert "(gateway)" not in without
+
+
+def test_variables_without_an_effect_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = MeshSettings(home=tmp_path, port=22_000)
+    for name in [name for name in os.environ if name.startswith("EVENMESH_")]:
+        monkeypatch.delenv(name)
+    assert found(settings)["variables"].level is Level.OK
+    monkeypatch.setenv("EVENMESH_RETRIEVER_MAXWORK", "7")
+    monkeypatch.setenv("EVENMESH_LIMIT", "/nowhere")
+    monkeypatch.setenv("EVENMESH_API_KEY", "k")
+    monkeypatch.setenv("EVENMESH_SHARED_DATA", "/data")
+    misspelt = found(settings)["variables"]
+    assert misspelt.level is Level.WARN
+    assert "EVENMESH_LIMIT (is it EVENMESH_LIMITS?)" in misspelt.detail
+    assert "EVENMESH_RETRIEVER_MAXWORK (is it EVENMESH_RETRIEVER_MAX_WORK?)" in misspelt.detail
+    assert "API_KEY" not in misspelt.detail
+    assert "SHARED_DATA" not in misspelt.detail
+    monkeypatch.setenv("EVENMESH_ORCHESTRATOR_HOST", "0.0.0.0")  # noqa: S104 - what has no effect
+    monkeypatch.setenv("EVENMESH_RERANKER_GENERATOR_TARGET", "elsewhere:1")
+    monkeypatch.setenv("EVENMESH_ORCHESTRATOR_PORT", "22000")
+    overridden = found(settings)["variables"]
+    assert "EVENMESH_ORCHESTRATOR_HOST, EVENMESH_RERANKER_GENERATOR_TARGET" in overridden.detail
+    assert "PORT" not in overridden.detail
 
 
 def test_the_ports_of_a_running_mesh_are_no_clash(tmp_path: Path) -> None:

@@ -306,9 +306,13 @@ def test_the_disk_that_is_full_is_the_one_named(
         restore(tmp_path / "backup", Stores.find(tmp_path / "elsewhere", {}))
 
 
-def test_commands(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     backup = str(tmp_path / "backup")
+    monkeypatch.setenv("EVENMESH_OBSERVATION_LOG", "redis://127.0.0.1:1/0")
     assert main(["backup", backup, "--home", str(home)]) == 0
+    assert "EVENMESH_OBSERVATION_LOG are not part of it" in capsys.readouterr().err
     assert main(["backup", backup, "--home", str(home)]) == 1
     assert "exists; name a new folder" in capsys.readouterr().err
     assert main(["restore", backup, "--check"]) == 0
