@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections import deque
@@ -34,7 +33,7 @@ from evenmesh_retriever.backends.segments.building.writer import (
 )
 from evenmesh_retriever.backends.segments.files import manifest as manifests
 from evenmesh_retriever.backends.segments.files import segment_directory, writable_directory
-from evenmesh_retriever.backends.segments.files.lease import Fenced, WriterLease
+from evenmesh_retriever.backends.segments.files.lease import FULL, Fenced, WriterLease
 from evenmesh_retriever.backends.segments.files.manifest import Corrupt, VersionManifest
 from evenmesh_retriever.backends.segments.files.segment import View
 from evenmesh_retriever.backends.segments.files.writable_directory import WritableDirectory
@@ -50,7 +49,6 @@ from evenmesh_retriever.domain import (
 )
 from evenmesh_retriever.ports import CannotStart, Encoder, Snapshot
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _YIELD: Final = 10
 """How far the threads of ingests and merges yield the processors to those of searches, as ``nice`` counts."""
 # Passages of an ingest that are encoded at a time before its turn: others come in between.
@@ -666,7 +664,7 @@ class SegmentStore:
         except OSError as error:
             if self._lease is not None and self._lease.is_over(error):
                 raise _taken_over() from None
-            if error.errno not in _FULL:
+            if error.errno not in FULL:
                 raise
             raise MeshError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.storage import durable_files
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
-from evenmesh_retriever.backends.segments.files import faults, lease
+from evenmesh_retriever.backends.segments.files import dense, faults, lease
 from evenmesh_retriever.backends.segments.files.lease import Fenced, WriterLease
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore
@@ -320,3 +321,52 @@ async def gone(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < ends
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("fails", ["mkdir", "write"])
+def test_a_disk_that_a_killed_writer_filled_is_freed_before_the_next_needs_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The disk is full for as long as what was staged is there."""
+    killed = WriterLease(tmp_path)
+    staged = killed.stage()
+    staged.mkdir()
+    (staged / "vectors.npy").write_bytes(bytes(1000))
+    killed._lock.release()  # as the system does when a process is killed
+    killed._released.set()
+
+    def when_full(function: Callable[..., None]) -> Callable[..., None]:
+        def checked(path: Path, *args: object, **options: object) -> None:
+            if staged.exists() and path.name != lease.TERMS:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            function(path, *args, **options)
+
+        return checked
+
+    if fails == "mkdir":
+        monkeypatch.setattr(Path, "mkdir", when_full(Path.mkdir))
+    else:
+        monkeypatch.setattr(durable_files, "write", when_full(durable_files.write))
+    following = WriterLease(tmp_path)
+    monkeypatch.undo()
+    assert following.number == killed.number + 1
+    assert not killed.term.exists()
+    assert lease.holder_of(following.term) is not None
+    following.release()
+
+
+def test_vectors_have_their_room_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a disk that fills up meanwhile would end the process by a signal."""
+    dense.new_vectors(tmp_path / "some", 1000, 384)
+    if hasattr(os, "posix_fallocate"):
+        found = (tmp_path / "some" / dense.VECTORS).stat()
+        assert found.st_blocks * 512 >= found.st_size
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="No space left"):
+            dense.new_vectors(tmp_path / "more", 1000, 384)

@@ -99,11 +99,19 @@ def folders(segment: Path) -> list[Path]:
 
 
 def new_vectors(folder: Path, num_vectors: int, dimension: int) -> np.memmap[Any, np.dtype[np.float32]]:
-    """Return a file of vectors to be filled, in a folder that is made."""
+    """Return a file of vectors to be filled, in a folder that is made.
+
+    Raises:
+        OSError: the disk has no room for it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    return np.lib.format.open_memmap(
-        folder / VECTORS, mode="w+", dtype=np.float32, shape=(num_vectors, dimension)
-    )
+    path = folder / VECTORS
+    vectors = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(num_vectors, dimension))
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        # Without its blocks a file is sparse, and to write where the disk is full then kills the process.
+        with path.open("rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return vectors
 
 
 def finish(

@@ -46,6 +46,8 @@ _LOOKS: Final = 20
 """How often a lease is looked at until it is over."""
 _BEATS_A_LEASE: Final = 5
 _AGAIN_S: Final = 0.01
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk, or of a share of one, without room."""
 _log = logging.getLogger("evenmesh.retriever.store")
 
 
@@ -113,7 +115,13 @@ class WriterLease:
             self._terms.mkdir(mode=0o700, exist_ok=True)
             self._number = self._begun(ends, given_up)
             self.term = self._terms / f".{self._number:06d}"
-            self._write_holder()
+            try:
+                self._write_holder()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._end_earlier()  # what dead writers left behind may be what fills the disk
+                self._write_holder()
             self._end_earlier()
         except BaseException:
             self._lock.release()
@@ -193,11 +201,23 @@ class WriterLease:
             if last:
                 self._await_end(last, ends, given_up)
             try:
-                (self._terms / f".{last + 1:06d}").mkdir(mode=0o700)
+                self._make(last + 1)
             except FileExistsError:
                 continue  # another one was faster
             durable_files.sync_folder(self._terms)
             return last + 1
+
+    def _make(self, number: int) -> None:
+        term = self._terms / f".{number:06d}"
+        try:
+            term.mkdir(mode=0o700)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            for path in self._terms.glob(".*/*"):  # of writers that have ended
+                if path.name not in (_HOLDER, _BEATS, _RELEASED):
+                    remove(path)
+            term.mkdir(mode=0o700)
 
     def _last(self) -> int:
         numbers = [int(match[1]) for path in self._terms.iterdir() if (match := _TERM.fullmatch(path.name))]
