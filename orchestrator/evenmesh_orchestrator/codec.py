@@ -230,6 +230,7 @@ def done(value: Finished) -> pb.Done:
         run_id=value.run_id,
         stage_times=_stage_times(value.stage_ms),
         total_ms=value.total_ms,
+        seed=value.drawn_seed,
     )
 
 

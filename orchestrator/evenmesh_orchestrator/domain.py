@@ -142,6 +142,8 @@ class Ask:
         Callable[[Pool, Sequence[Answered]], Awaitable[evaluator_pb.ObservedConversation]] | None
     ) = None
     """Return the conversation including this ask, for the observation."""
+    drawn_seed: int | None = None
+    """Seed that was drawn for the ask, which gave none; None if it draws nothing, or gave its own."""
 
     @property
     def search_text(self) -> str:
@@ -308,6 +310,7 @@ class Finished:
     run_id: str
     stage_ms: Mapping[Stage, float]
     total_ms: float
+    drawn_seed: int | None = None
 
 
 Event: TypeAlias = (

@@ -193,6 +193,7 @@ class MeshRetriever(pt.Transformer):
             options["depth"] = self._depth()
         if self.sampled:
             options["samples"] = max(topic.sample for topic in wanted) + 1
+            options.setdefault("seed", 0)  # a pipeline is repeatable
         with _naming(wanted[0].qid):
             found = self.client.retrieve(
                 query, collection=self.collection, k=self.num_results, timeout=self.timeout, **options

@@ -36,7 +36,7 @@ def backup(
         raise CommandError(str(error)) from None
     if os.environ.get(_LOG):
         screen.note(
-            f"observations that wait in the log of {_LOG} are not part of it: back up its append-only file now",
+            f"observations that wait in the log of {_LOG} are not part of it: back up its file, too",
             style="yellow",
         )
     screen.answer(

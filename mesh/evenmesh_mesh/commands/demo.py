@@ -106,6 +106,7 @@ async def _show(screen: Screen, addresses: "Addresses", question: "Question") ->
                     collection=DEMO,
                     alpha=alpha,
                     samples=SAMPLES,
+                    seed=0,  # the shares that the README shows
                     depth=POOL,
                     num_answers=ANSWERS,
                     references=question.answers,

@@ -77,7 +77,7 @@ class Clock:
     def finished(self, ask: Ask) -> Finished:
         """Return the event that ends the ask."""
         total_ms = 1000 * (time.perf_counter() - self._began)
-        return Finished(ask.id, ask.run_id, self.stage_ms, total_ms)
+        return Finished(ask.id, ask.run_id, self.stage_ms, total_ms, ask.drawn_seed)
 
     @property
     def left_s(self) -> float:

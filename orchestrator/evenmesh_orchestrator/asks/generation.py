@@ -118,7 +118,7 @@ class GenerationStage:
 
         gRPC sends a call again that nobody has begun to answer, and not what ends between its head and its
         first word. What was sent cannot be taken back, so the other one must begin with the same words, as it
-        does unless they are drawn without a seed.
+        does unless its server does not repeat its draws.
 
         Raises:
             MeshError: the generator failed, or ended and the other one began with other words.

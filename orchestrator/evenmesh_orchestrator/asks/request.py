@@ -60,6 +60,8 @@ _MAX_SEED: Final = 2**63 - 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BYTES_PER_CHARACTER: Final = 4
 
+_DRAWN_SEEDS: Final = 2**32
+"""Number of seeds that are drawn from: short enough to be typed."""
 _DECODING_BOUNDS: Final = {"num_beams": (1, 16), "max_new_tokens": (1, 4096), "temperature": (0, 10)}
 _SET_BY_EXPRESSIONS: Final = frozenset(
     {
@@ -109,7 +111,8 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         depth = k = rerank_depth = max(1, depth, expression.max_passages)
     else:
         depth, k, rerank_depth = _sizes(request, len(candidates) if candidates is not None else None)
-    sampling = _sampling(request.sampling) if request.HasField("sampling") else None
+    seeds = _Seeds.of(request)
+    sampling = _sampling(request.sampling, seeds.rankings) if request.HasField("sampling") else None
     reranker = _name("reranker", request.reranker) or defaults.reranker
     if expression is not None:
         reranker = _reranker(expression, request, reranker)
@@ -160,7 +163,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         sampling=sampling,
         sampling_stage=sampling_stage,
         augmentation=augmentation if expression is None else _augmentation(expression, augmentation),
-        decoding=request.decoding,
+        decoding=seeds.decoding,
         num_answers=num_answers,
         agent=request.agent,
         run_id=_name("run_id", request.run_id) or f"asks-{datetime.now(UTC):%Y-%m-%d}",
@@ -174,6 +177,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         turns=tuple(request.turns) if request.template else (),
         template=_name("template", request.template),
         fusion=_fusion(request, reranker),
+        drawn_seed=seeds.drawn,
     )
 
 
@@ -200,6 +204,8 @@ def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
     shared.CopyFrom(request)
     shared.ClearField("ensemble")
     shared.ClearField("labels")
+    seeds = _Seeds.of(request)
+    shared.decoding.CopyFrom(seeds.decoding)
     members = []
     for place, member in enumerate(ensemble.members):
         one = pb.AskRequest()
@@ -211,7 +217,7 @@ def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
                 one.ClearField("fusion")
         except ExpressionError as error:
             raise InvalidField(f"ensemble.expressions[{place}]", str(error)) from None
-        members.append(replace(read_ask(one, defaults), labels=labels))
+        members.append(replace(read_ask(one, defaults), labels=labels, drawn_seed=seeds.drawn))
     name = request.ensemble.name or ", ".join(ensemble.members)
     if len(name.encode()) > MAX_NAME_BYTES:
         name = name.encode()[: MAX_NAME_BYTES - len("…".encode())].decode(errors="ignore") + "…"
@@ -347,7 +353,32 @@ def _augmentation(
     return needed
 
 
-def _sampling(message: common_pb2.Sampling) -> Sampling:
+@dataclass(frozen=True, slots=True)
+class _Seeds:
+    """Seeds of what an ask draws; where it gives none, one is drawn for both rankings and words."""
+
+    rankings: int
+    decoding: generator_pb.Decoding
+    drawn: int | None
+
+    @classmethod
+    def of(cls, request: pb.AskRequest) -> _Seeds:
+        """Return those of an ask."""
+        sampling, decoding = request.sampling, request.decoding
+        samples = request.HasField("sampling")
+        words = decoding.temperature > 0 and not decoding.HasField("seed")
+        drawn = None
+        if not sampling.HasField("seed") and (samples or words):
+            drawn = secrets.randbelow(_DRAWN_SEEDS)
+        rankings = sampling.seed if drawn is None else drawn
+        if words:
+            decoding = generator_pb.Decoding()
+            decoding.CopyFrom(request.decoding)
+            decoding.seed = rankings
+        return cls(rankings, decoding, drawn)
+
+
+def _sampling(message: common_pb2.Sampling, seed: int) -> Sampling:
     alpha = message.alpha if message.HasField("alpha") else 1.0
     num_rankings = message.num_rankings if message.HasField("num_rankings") else 1
     _check_seed("sampling.seed", message.seed)
@@ -356,7 +387,7 @@ def _sampling(message: common_pb2.Sampling) -> Sampling:
     return Sampling(
         alpha=alpha if target is None else None,
         num_rankings=checks.between("sampling.num_rankings", num_rankings, 1, 1000),
-        seed=message.seed,
+        seed=seed,
         target=target,
         balance=_balance(message) if message.HasField("balance") else None,
     )

@@ -42,6 +42,8 @@ def read_audit(request: pb.AuditRequest, defaults: Defaults) -> Audit:
     asked.sampling.SetInParent()
     if not asked.sampling.HasField("num_rankings"):
         asked.sampling.num_rankings = DEFAULT_RANKINGS
+    if not asked.sampling.HasField("seed"):
+        asked.sampling.seed = 0  # an audit is repeatable, also by who gives no seed
     try:
         ask = read_ask(asked, defaults)
     except MeshError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence, Set
 from typing import Final
 
@@ -242,7 +243,9 @@ def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
     top_p = message.top_p if message.HasField("top_p") else 1.0
     if not 0.0 < top_p <= 1.0:
         raise InvalidField("decoding.top_p", f"must be in (0, 1], got {top_p}")
-    seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
+    seed = secrets.randbelow(2**32) if temperature > 0 else 0
+    if message.HasField("seed"):
+        seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
     return Decoding(num_beams, max_new_tokens, temperature, top_p, seed, beams_named=named)
 
 

@@ -69,8 +69,8 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
         else:
             retrieval = await self._engine.retrieve(query)
         if _is_large(retrieval):
-            return await self._pool.run(queries.response_of, retrieval)
-        return queries.response_of(retrieval)
+            return await self._pool.run(queries.response_of, retrieval, query.draw)
+        return queries.response_of(retrieval, query.draw)
 
     async def Embed(self, request: retriever_pb.EmbedRequest, context: Context) -> retriever_pb.EmbedResponse:
         """Return the vectors of texts."""

@@ -101,14 +101,32 @@ def test_earlier_turns_are_bounded(turns: list[dict[str, str]], field: str) -> N
 
 
 def test_sampling_has_defaults_of_its_own() -> None:
-    read = ask(sampling={"num_rankings": 7})
+    read = ask(sampling={"num_rankings": 7, "seed": 0})
     assert read.sampling == Sampling(alpha=1.0, num_rankings=7, seed=0)
-    assert read.num_answers == 7
+    assert (read.num_answers, read.drawn_seed) == (7, None)
+
+
+def test_what_an_ask_draws_without_a_seed_is_drawn_anew_and_said() -> None:
+    reads = [ask(sampling={}, decoding={"temperature": 1}) for _ in range(8)]
+    assert len({one.drawn_seed for one in reads}) > 1
+    for one in reads:
+        assert one.sampling is not None
+        assert one.sampling.seed == one.decoding.seed == one.drawn_seed
+    words = ask(decoding={"temperature": 1})
+    assert words.decoding.seed == words.drawn_seed
+    of_the_rankings = ask(sampling={"seed": 5}, decoding={"temperature": 1})
+    assert (of_the_rankings.decoding.seed, of_the_rankings.drawn_seed) == (5, None)
+    of_its_own = ask(sampling={}, decoding={"temperature": 1, "seed": 7})
+    assert of_its_own.sampling is not None
+    assert of_its_own.sampling.seed == of_its_own.drawn_seed
+    assert of_its_own.decoding.seed == 7
+    assert ask().drawn_seed is None
+    assert not ask().decoding.HasField("seed")
 
 
 def test_a_target_leaves_the_dial_open() -> None:
-    assert ask(sampling={"disparity": 0.3}).sampling == Sampling(None, 1, 0, Disparity(0.3))
-    assert ask(sampling={"relevance_loss": 0}).sampling == Sampling(None, 1, 0, RelevanceLoss(0.0))
+    assert ask(sampling={"disparity": 0.3, "seed": 0}).sampling == Sampling(None, 1, 0, Disparity(0.3))
+    assert ask(sampling={"relevance_loss": 0, "seed": 0}).sampling == Sampling(None, 1, 0, RelevanceLoss(0.0))
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ async def test_sampling_at_the_reranker_draws_from_its_scores(mesh: Mesh) -> Non
 
 async def test_the_retriever_finds_the_dial_of_a_target_if_it_orders_last(mesh: Mesh) -> None:
     mesh.retriever.policy = Policy(target_disparity=0.5, alpha=3.25, disparity=0.5, reached=True)
-    events = await mesh.run(ask(k=2, sampling={"num_rankings": 1, "disparity": 0.5}))
+    events = await mesh.run(ask(k=2, sampling={"num_rankings": 1, "disparity": 0.5, "seed": 0}))
     (call,) = mesh.retriever.calls
     assert call["sampling"] == Sampling(None, 1, 0, Disparity(0.5))
     assert _only(events, Ranked).policy == mesh.retriever.policy
@@ -194,7 +194,12 @@ async def test_the_retriever_finds_the_dial_of_a_target_if_it_orders_last(mesh: 
 
 async def test_the_dial_of_a_target_is_found_for_the_rerankers_scores(mesh: Mesh) -> None:
     mesh.reranker.scores = dict(zip("abcdef", [0.1, 0.2, 0.9, 0.6, 0.3, 0.4], strict=True))
-    asked = ask(reranker="rankrag", k=2, rerank_depth=6, sampling={"num_rankings": 9, "relevance_loss": 0.1})
+    asked = ask(
+        reranker="rankrag",
+        k=2,
+        rerank_depth=6,
+        sampling={"num_rankings": 9, "relevance_loss": 0.1, "seed": 0},
+    )
     ranked = _only(await mesh.run(asked), Ranked)
     (call,) = mesh.retriever.calls
     assert call["sampling"] is None

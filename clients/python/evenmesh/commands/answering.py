@@ -16,7 +16,9 @@ class Answering:
         str | None, typer.Option("--collection", "-c", help="Collection to ask. Default: the mesh's own.")
     ] = None
     filter: Annotated[list[str] | None, typer.Option(help=FILTER_HELP)] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the sampling. Default: drawn, and shown.")
+    ] = None
     k: Annotated[int | None, typer.Option("-k", help="Passages the model is given.")] = None
     depth: Annotated[int | None, typer.Option(help="Size of the candidate pool.")] = None
     retriever: Annotated[str | None, typer.Option(help="Retriever by name, such as bm25.")] = None

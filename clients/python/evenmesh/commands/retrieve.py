@@ -52,7 +52,9 @@ def retrieve(
     samples: Annotated[
         int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the sampling. Default: drawn, and shown.")
+    ] = None,
     whole_collection: Annotated[
         bool,
         typer.Option(
@@ -188,4 +190,5 @@ def _show(screen: Screen, found: "Retrieval") -> None:
 
         show_policy(screen, found.policy)
     version = f", version {found.index_version}" if found.index_version else ""
-    screen.note(f"{found.retriever}{version}" + (f"; {found.note}" if found.note else ""))
+    seed = f", seed {found.seed}" if found.seed is not None else ""
+    screen.note(f"{found.retriever}{version}{seed}" + (f"; {found.note}" if found.note else ""))

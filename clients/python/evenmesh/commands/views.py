@@ -159,7 +159,9 @@ def show_result(
         times = " · ".join(f"{stage} {_ms(ms)}" for stage, ms in result.done.stage_ms.items())
         whole = f"total {_ms(result.done.total_ms)}"
         screen.line(f"{times} · {whole}" if times else whole, style="dim")
-        screen.line(f"run {result.done.run_id} · ask {result.done.ask_id}", style="dim")
+        named = f"run {result.done.run_id} · ask {result.done.ask_id}"
+        drawn = "" if result.done.seed is None else f" · seed {result.done.seed}"
+        screen.line(named + drawn, style="dim")
 
 
 def show_confidence(screen: Screen, answer: Answer) -> None:

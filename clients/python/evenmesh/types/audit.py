@@ -143,5 +143,5 @@ def audit_request(
     }
     request = encode(orchestrator_pb2.AuditRequest, values)
     # An ask without alpha and samples is not sampled and has no use for a seed; an audit always has.
-    request.ask.sampling.seed = whole("sampling.seed", options.get("seed", 0), bits=64)
+    request.ask.sampling.seed = whole("sampling.seed", options.get("seed") or 0, bits=64)
     return request

@@ -229,12 +229,15 @@ class Done:
         run_id: run its observation is filed under.
         stage_ms: milliseconds by stage name, in the order they ran.
         total_ms: whole time in milliseconds.
+        seed: seed that was drawn for rankings and words, where the ask gave none; None if it drew nothing, or
+            gave its own.
     """
 
     ask_id: str
     run_id: str
     stage_ms: Mapping[str, float]
     total_ms: float
+    seed: int | None = None
 
 
 Event = Retrieved | Ranked | Delta | Answer | Failed | Vote | Report | Degraded | Done

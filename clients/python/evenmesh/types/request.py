@@ -45,7 +45,7 @@ class Decoding:
         max_new_tokens: longest answer in tokens, 1 to 4096.
         temperature: sampling temperature, 0 (no sampling) to 10.
         top_p: nucleus mass when sampling, above 0 up to 1.
-        seed: seed when sampling, 0 to 2^63 - 1.
+        seed: seed when sampling, 0 to 2^63 - 1; without it that of the rankings, or one is drawn.
     """
 
     num_beams: int | None = None
@@ -77,7 +77,8 @@ class AskOptions(TypedDict, total=False):
         balance: fairness over time, see :class:`evenmesh.Balance`; with ``alpha``, not with a target. Sampled
             rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
-        seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
+        seed: seed of the sampling, 0 to 2^63 - 1; without it one is drawn for each call, see
+            :attr:`evenmesh.Done.seed`.
         sampling_stage: over whose scores rankings are sampled; without it the reranker's, or the retriever's
             where the reranker is ``none``.
         k: passages the generator is given, 1 to 100; 5 without it.
@@ -116,7 +117,7 @@ class AskOptions(TypedDict, total=False):
     shares: Sequence[GroupShare] | None
     balance: Balance | None
     samples: int | None
-    seed: int
+    seed: int | None
     sampling_stage: SamplingStage | None
     k: int | None
     depth: int | None
@@ -208,7 +209,7 @@ def sampling(options: Mapping[str, Any]) -> dict[str, object] | None:
     values["num_rankings"] = options.get("samples")
     if all(value is None for value in values.values()):
         return None
-    return {**values, "seed": options.get("seed", 0)}
+    return {**values, "seed": options.get("seed")}
 
 
 def _set_labels(request: orchestrator_pb2.AskRequest, options: AskOptions) -> None:

@@ -81,6 +81,7 @@ class Retrieval:
         policy: how rankings were drawn to reach a target; None without one.
         index_as_of: when a read replica last knew ``index_version`` to be the current one, UTC; None from the
             retriever that writes.
+        seed: seed of the drawn rankings, given or drawn; None if none was drawn.
     """
 
     passages: tuple[Passage, ...]
@@ -93,6 +94,7 @@ class Retrieval:
     note: str = ""
     policy: Policy | None = None
     index_as_of: datetime | None = None
+    seed: int | None = None
 
 
 class RetrieveOptions(TypedDict, total=False):
@@ -111,7 +113,8 @@ class RetrieveOptions(TypedDict, total=False):
         relevance_loss: instead of ``alpha``, the share of relevance that may be given up, 0 to 1.
         shares: instead of ``alpha``, bounds on the shares of groups, at most 16.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
-        seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
+        seed: seed of the sampling, 0 to 2^63 - 1; without it one is drawn for each call, see
+            :attr:`evenmesh.Retrieval.seed`.
         stream_id: name of this request for its random generator; the query without it.
         whole_collection: draw from every passage of the collection instead of from a pool.
         inclusion: also give each passage's exact probability to be among the first k.
@@ -129,7 +132,7 @@ class RetrieveOptions(TypedDict, total=False):
     relevance_loss: float | None
     shares: Sequence[GroupShare] | None
     samples: int | None
-    seed: int
+    seed: int | None
     stream_id: str | None
     whole_collection: bool
     inclusion: bool

@@ -52,7 +52,7 @@ Alpha = Annotated[
     Field(ge=0, le=100, description="Fairness dial: 0 draws uniformly, larger values follow the scores."),
 ]
 Samples = Annotated[int | None, Field(ge=1, le=1000, description="Rankings to draw; 1 without it.")]
-Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the rankings.")]
+Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the rankings; drawn without it.")]
 Size = Annotated[int | None, Field(ge=1, le=100, description="Passages to show; 5 without it.")]
 
 
@@ -126,7 +126,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             outcome.check()
         except MeshError as error:
             raise _tool_error(error) from error
-        kept = ("shown", "providers", "report", "degradations", "ask_id", "run_id")
+        kept = ("shown", "providers", "report", "degradations", "ask_id", "run_id", "seed")
         extension = outcome.extension()
         return {
             "answer": outcome.text,
@@ -162,6 +162,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             "passages": [{**_dict(found.passages[index]), "score": found.scores[index]} for index in needed],
             "retriever": found.retriever,
             "index_version": found.index_version,
+            "seed": found.seed if found.HasField("seed") else None,
         }
 
     @server.tool()
@@ -242,7 +243,7 @@ def _sampling(alpha: float | None, samples: int | None, seed: int | None) -> Sam
     """Return how to draw rankings; None for one deterministic ranking."""
     if alpha is None and samples is None:
         return None
-    drawn = Sampling(seed=seed or 0)
+    drawn = Sampling(seed=seed)
     if alpha is not None:
         drawn.alpha = alpha
     if samples is not None:

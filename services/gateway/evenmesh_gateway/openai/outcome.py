@@ -156,6 +156,7 @@ class Outcome:
                 for one in self._done.stage_times
             },
             "total_ms": self._done.total_ms,
+            "seed": self._done.seed if self._done.HasField("seed") else None,
             "ignored": self._ignored,
         }
 

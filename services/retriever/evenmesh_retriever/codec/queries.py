@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,6 +31,8 @@ from evenmesh_retriever.web import WebSourceInfo
 MAX_DEPTH: Final = 1000
 MAX_RANKINGS: Final = 1000
 MAX_SEED: Final = 2**63 - 1
+_DRAWN_SEEDS: Final = 2**32
+"""Number of seeds that are drawn from: short enough to be typed."""
 MAX_WHOLE_POSITIONS: Final = 10_000
 """Positions of all rankings of a whole collection together: each may bring a passage of its own."""
 MAX_CONDITIONS: Final = 16
@@ -162,17 +165,20 @@ def _draw_of(sampling: common_pb2.Sampling) -> Draw:
         raise InvalidField("sampling.balance", "is for asks alone: a retrieval knows of no other")
     if sampling.HasField("num_rankings"):
         num_rankings = checks.between("sampling.num_rankings", sampling.num_rankings, 1, MAX_RANKINGS)
-    seed = checks.between("sampling.seed", sampling.seed, 0, MAX_SEED)
+    seed = secrets.randbelow(_DRAWN_SEEDS)
+    if sampling.HasField("seed"):
+        seed = checks.between("sampling.seed", sampling.seed, 0, MAX_SEED)
     return Draw(alpha=alpha, num_rankings=num_rankings, seed=seed, target=target)
 
 
-def response_of(retrieval: Retrieval) -> retriever_pb.RetrieveResponse:
-    """Write an answer."""
+def response_of(retrieval: Retrieval, draw: Draw | None = None) -> retriever_pb.RetrieveResponse:
+    """Write an answer, and by which seed its rankings were drawn."""
     response = retriever_pb.RetrieveResponse(
         scores=retrieval.scores.tolist(),
         index_version=retrieval.version,
         retriever=retrieval.retriever,
         note=retrieval.note,
+        seed=None if draw is None else draw.seed,
     )
     add = response.passages.add
     for passage in retrieval.passages:

@@ -268,7 +268,9 @@ async def test_rankings_over_a_reranker_are_those_of_an_ask(mesh: Mesh) -> None:
     mesh.reranker.scores = {name: place / 6 for place, name in enumerate(NAMES)}
     wanted = {"k": 3, "rerank_depth": 5}
     events = await mesh.audit(_reranked(**wanted))
-    asked = await mesh.run(ask(reranker="rankrag", sampling={"alpha": 2, "num_rankings": 10}, **wanted))
+    asked = await mesh.run(
+        ask(reranker="rankrag", sampling={"alpha": 2, "num_rankings": 10, "seed": 0}, **wanted)
+    )
 
     (ranked,) = [event for event in asked if isinstance(event, Ranked)]
     mine = [
@@ -312,7 +314,7 @@ async def test_an_expression_is_audited_as_it_is_asked(mesh: Mesh) -> None:
     mesh.reranker.scores = {f"wiki/w{i}": i / 40 for i in range(COLLECTION_DEPTH)}
     useful = {"has_useful": True, "useful_passage_ids": ["wiki/w3"]}
     events = await mesh.audit(audit(alphas=[3], rankings=8, expression="Wiki@RR@4", labels=useful))
-    asked = await mesh.run(ask_expression("Wiki@RR@4", sampling={"alpha": 3, "num_rankings": 8}))
+    asked = await mesh.run(ask_expression("Wiki@RR@4", sampling={"alpha": 3, "num_rankings": 8, "seed": 0}))
 
     (ranked,) = [event for event in asked if isinstance(event, Ranked)]
     found = _all(events, pb.AuditSettled)[0]

@@ -89,9 +89,26 @@ def test_the_policy_of_a_target_is_in_the_reply() -> None:
     assert not queries.response_of(found).HasField("policy")
 
 
+def test_rankings_without_a_seed_are_drawn_anew_and_say_by_which() -> None:
+    request = RetrieveRequest(query="q", collection="c", sampling=Sampling())
+    draws = [queries.query_of(request).draw for _ in range(8)]
+    assert len({one.seed for one in draws if one is not None}) > 1
+    nothing = np.empty((1, 0), dtype=np.int64)
+    found = Retrieval([], np.empty(0), nothing, np.zeros(1), None, "v1", "bm25")
+    assert draws[0] is not None
+    assert queries.response_of(found, draws[0]).seed == draws[0].seed
+    request.sampling.seed = 0
+    zero = queries.query_of(request).draw
+    assert zero is not None
+    assert queries.response_of(found, zero).HasField("seed")
+    assert zero.seed == 0
+    assert not queries.response_of(found, None).HasField("seed")
+
+
 def test_unset_is_not_zero() -> None:
     query = queries.query_of(RetrieveRequest(query="q", collection="c", sampling=Sampling()))
-    assert (query.depth, query.k, query.draw) == (None, None, Draw(1.0, 1, 0))
+    assert query.draw is not None
+    assert (query.depth, query.k, replace(query.draw, seed=0)) == (None, None, Draw(1.0, 1, 0))
     assert queries.query_of(RetrieveRequest(query="q", collection="c")).draw is None
 
 

@@ -159,7 +159,8 @@ class Sampling(_message.Message):
     """Rankings to draw. Unit: rankings. Range: [1, 1000]. Default: 1."""
     seed: _builtins.int
     """Seed of the request's own generator; the same seed and index version give the same rankings.
-    Unit: none. Range: [0, 2^63 - 1]. Default: 0.
+    Unit: none. Range: [0, 2^63 - 1]. Default: drawn anew for each call, so that who asks again is shown others, and
+    stated in its reply; 0 in an audit.
     """
     disparity: _builtins.float
     """Target: the disparity to reach in expectation, EE-D over its bound; 1 shows the same passages every time. The

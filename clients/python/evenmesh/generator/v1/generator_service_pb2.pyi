@@ -82,7 +82,9 @@ class Decoding(_message.Message):
     top_p: _builtins.float
     """Nucleus mass when sampling. Unit: probability. Range: (0, 1]. Default: 1."""
     seed: _builtins.int
-    """Seed when sampling. Unit: none. Range: [0, 2^63 - 1]. Default: 0."""
+    """Seed when sampling. Unit: none. Range: [0, 2^63 - 1]. Default: drawn anew for each request; in an ask
+    that of its rankings, or drawn and stated with them.
+    """
     def __init__(
         self,
         *,

@@ -691,12 +691,17 @@ class Done(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     STAGE_TIMES_FIELD_NUMBER: _builtins.int
     TOTAL_MS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     ask_id: _builtins.str
     """Id of this ask, and of its observation."""
     run_id: _builtins.str
     """Run of its observation."""
     total_ms: _builtins.float
     """Whole time. Unit: milliseconds. Range: [0, inf)."""
+    seed: _builtins.int
+    """Seed that was drawn for what the ask draws, rankings or words, where it gave none; unset if it drew nothing or gave
+    its own. Sent as the seed of both it repeats the ask. Unit: none. Range: [0, 2^32 - 1].
+    """
     @_builtins.property
     def stage_times(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StageTime]:
         """Time per stage."""
@@ -708,12 +713,15 @@ class Done(_message.Message):
         run_id: _builtins.str = ...,
         stage_times: _abc.Iterable[_common_pb2.StageTime] | None = ...,
         total_ms: _builtins.float = ...,
+        seed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_id", b"ask_id", "run_id", b"run_id", "stage_times", b"stage_times", "total_ms", b"total_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "ask_id", b"ask_id", "run_id", b"run_id", "seed", b"seed", "stage_times", b"stage_times", "total_ms", b"total_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___Done: _TypeAlias = Done  # noqa: Y015
 

@@ -330,6 +330,7 @@ class RetrieveResponse(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     INDEX_AS_OF_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     index_version: _builtins.str
     """Version of the index that answered; empty for inline candidates. Of a collection on disk it begins with a number
     that grows with each change; equal versions give equal replies, from whichever replica.
@@ -340,6 +341,8 @@ class RetrieveResponse(_message.Message):
     """One line on how the result differs from what the retriever's name promises, such as another engine's BM25;
     empty if it does not.
     """
+    seed: _builtins.int
+    """Seed of the rankings, given or drawn; unset for a deterministic one. Unit: none. Range: [0, 2^63 - 1]."""
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The candidate pool, best score first, ties by ascending id. All of the pool when sampled or when
@@ -383,12 +386,15 @@ class RetrieveResponse(_message.Message):
         note: _builtins.str = ...,
         policy: _common_pb2.Policy | None = ...,
         index_as_of: _timestamp_pb2.Timestamp | None = ...,
+        seed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["index_as_of", b"index_as_of", "policy", b"policy", "rankings", b"rankings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "index_as_of", b"index_as_of", "policy", b"policy", "rankings", b"rankings", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_as_of", b"index_as_of", "index_version", b"index_version", "note", b"note", "passages", b"passages", "policy", b"policy", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "inclusion_probabilities", b"inclusion_probabilities", "index_as_of", b"index_as_of", "index_version", b"index_version", "note", b"note", "passages", b"passages", "policy", b"policy", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___RetrieveResponse: _TypeAlias = RetrieveResponse  # noqa: Y015
 
