@@ -156,7 +156,7 @@ def test_chat_from_a_pipe(mesh: RunningMesh, tmp_path: Path) -> None:
     assert set(read_attributes(saved.with_suffix(".attributes.json"))) == {"provider"}
 
     process = command(mesh, "chat", "-c", DEMO, "--reranker", "none", "--json", "--timeout", "240")
-    said, stderr = process.communicate(f"{QUESTIONS[0]}\n/nonsense\n", timeout=TIMEOUT_S)
+    said, stderr = process.communicate(f"{QUESTIONS[0]}\n/nonsense\n/quit\n", timeout=TIMEOUT_S)
     assert process.returncode == 1
     assert "there is no /nonsense" in stderr
     assert "answer" in {json.loads(line)["event"] for line in said.splitlines()}

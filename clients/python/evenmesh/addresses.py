@@ -1,16 +1,20 @@
 """Find the five services."""
 
+import logging
 import os
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Self
 
+from evenmesh.home import VARIABLE
 from evenmesh.home import home as default_home
 from evenmesh.services import SERVICES
 
 VARIABLES: Final = {service: f"EVENMESH_CLIENT_{service.upper()}_TARGET" for service in SERVICES}
 """Environment variable that overrides each service's address."""
+
+_log = logging.getLogger("evenmesh.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +28,20 @@ class Addresses:
     evaluator: str = "127.0.0.1:7074"
 
     @classmethod
-    def find(cls, home: Path | None = None) -> Self:
-        """Return where the services are, as far as this machine knows.
+    def find(cls, home: Path | None = None, *, orchestrator: str = "") -> Self:
+        """Return where the services are, as far as this machine knows, or is told of the orchestrator.
 
         First comes ``EVENMESH_CLIENT_<SERVICE>_TARGET``, then the mesh that ``evenmesh up`` runs under
-        ``home`` (default: ``EVENMESH_HOME``), then the default ports of this machine.
+        ``home`` (default: ``EVENMESH_HOME``), then the default ports of this machine. These may be another's
+        mesh: where ``EVENMESH_HOME`` is set and no mesh of it runs, a warning is logged.
         """
         found = running_here(home)
-        found.update(
-            {service: os.environ[name] for service, name in VARIABLES.items() if os.environ.get(name)}
-        )
+        named = {service: os.environ[name] for service, name in VARIABLES.items() if os.environ.get(name)}
+        if orchestrator:
+            named["orchestrator"] = orchestrator
+        if not found and not named and (chosen := os.environ.get(VARIABLE)):
+            _log.warning("no mesh of %s=%s runs: calling the default ports of this machine", VARIABLE, chosen)
+        found.update(named)
         return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
 
     def items(self) -> list[tuple[str, str]]:

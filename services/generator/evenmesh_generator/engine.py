@@ -310,6 +310,11 @@ class Generator:
             raise InvalidField("passages", f"{augmentation.value} {need}")
         _check_turns(request)
         if request.template:
+            if "pointer" in (description.engine, description.runtime):
+                raise InvalidField(
+                    "template",
+                    f"{description.name} reads passages in a form of its own and takes no template",
+                )
             last = Augmentation.IN_PROMPT if augmentation in _IN_TWO_STEPS else augmentation
             self._templates.suiting(request.template, last, turns=bool(request.turns))
         most = description.max_new_tokens

@@ -390,6 +390,20 @@ def test_addresses_prefer_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("EVENMESH_CLIENT_RETRIEVER_TARGET", "dns:///retriever:1")
 
     assert Addresses.find(tmp_path) == Addresses(retriever="dns:///retriever:1")
+    with Client("mesh.example:1") as mesh:
+        assert mesh.addresses == Addresses("mesh.example:1", retriever="dns:///retriever:1")
+
+
+def test_a_home_without_a_mesh_is_no_silent_way_to_anothers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("EVENMESH_HOME", raising=False)
+    assert Addresses.find(tmp_path) == Addresses()
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path))
+    assert Addresses.find(orchestrator="mesh.example:1") == Addresses("mesh.example:1")
+    assert not caplog.records
+    assert Addresses.find() == Addresses()
+    assert f"no mesh of EVENMESH_HOME={tmp_path} runs" in caplog.text
 
 
 def test_a_collection_is_created_with_its_indexing(scripted: ScriptedMesh, client: Client) -> None:

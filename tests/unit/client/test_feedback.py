@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from evenmesh import Agent, Feedback, ReadError
+from evenmesh.codec.feedback import record_requests
 from evenmesh.types.feedback import read
+from evenmesh.types.request import passage_message
+from evenmesh.wire.errors import InvalidField
 
 ONE = Feedback("q", "p", 1.0, Agent("qa", "ann"), "v", "c", ("p", "r"))
 LINE: dict[str, Any] = {"query": "q", "passage_id": "p", "usefulness": 1, "agent": {"task_id": "qa"}}
@@ -73,3 +76,10 @@ def test_lines_are_feedback() -> None:
 def test_a_line_that_is_none_is_named(line: bytes, said: str) -> None:
     with pytest.raises(ReadError, match=rf"^f, line 2: {said}"):
         list(read([json.dumps(LINE).encode(), line], Path("f")))
+
+
+def test_what_is_no_feedback_is_refused_by_its_type() -> None:
+    with pytest.raises(InvalidField, match=r"feedback: must be of evenmesh\.Feedback, not str"):
+        list(record_requests(LINE))  # type: ignore[arg-type]
+    with pytest.raises(InvalidField, match=r"passages: must be of evenmesh\.Passage, not dict"):
+        passage_message({"id": "a"})  # type: ignore[arg-type]

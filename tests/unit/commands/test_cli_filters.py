@@ -21,6 +21,9 @@ from evenmesh.types.filters import Between
         ("year:=-5..", "year", Between(-5.0)),
         ("year:=1990", "year", Between(1990.0, 1990.0)),
         ("dc:date=2020", "dc:date", ["2020"]),
+        ('provider="C, Inc."', "provider", ["C, Inc."]),
+        ('provider="C, Inc.",b', "provider", ["C, Inc.", "b"]),
+        ('name="a..b"', "name", ["a..b"]),
     ],
 )
 def test_conditions(text: str, attribute: str, allowed: object) -> None:
@@ -39,6 +42,8 @@ def test_several_and_none() -> None:
         (["=a"], "must be like"),
         (["provider="], "must be like"),
         (["provider=,"], "no value is left"),
+        (['provider=""'], "no value is left"),
+        (['provider="a'], "a quotation mark is missing"),
         (["year:=x"], "numbers"),
         (["year:=1..y"], "numbers"),
         (["a=x", "a=y"], "a has a condition already"),

@@ -372,6 +372,8 @@ class _Round:
         """Record queries that were ranked."""
         self.progress = count / of
         self.message = f"ranked {count:,} of {of:,} queries"
+        if count == of:
+            self.message += "; comparing what was learned with what is served"
 
     def lose(self, why: str) -> None:
         """Record that the lease is lost, and stop computing."""

@@ -33,13 +33,15 @@ class AsyncCalls:
     """Connections to the services of a mesh; they open when first used.
 
     Args:
-        addresses: where the services are, or only the orchestrator's ``host:port``. Default: the mesh that
-            runs on this machine, see :meth:`evenmesh.Addresses.find`.
+        addresses: where the services are, or only the orchestrator's ``host:port``; the others are then, and
+            by default all, those of :meth:`evenmesh.Addresses.find`: the mesh that runs on this machine.
         timeout: seconds a call may take when it is not given its own, (0, inf); of more than a day, a day.
     """
 
     def __init__(self, addresses: Addresses | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
-        self.addresses = Addresses(addresses) if isinstance(addresses, str) else addresses or Addresses.find()
+        if isinstance(addresses, str):
+            addresses = Addresses.find(orchestrator=addresses)
+        self.addresses = addresses or Addresses.find()
         self._timeout = checked_timeout(timeout)
         self._channels: list[adapter.Channel] = []
         self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(

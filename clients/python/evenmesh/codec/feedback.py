@@ -10,7 +10,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.types.feedback import BATCH, Feedback, FeedbackResult
 from evenmesh.types.request import Agent
-from evenmesh.wire.errors import from_item_error
+from evenmesh.wire.errors import InvalidField, from_item_error
 from evenmesh.wire.methods import facts_of
 
 _MOST_BYTES: Final = facts_of("/evenmesh.reranker.v1.FeedbackService/RecordFeedback").max_request_bytes
@@ -23,11 +23,13 @@ def record_requests(items: Iterable[Feedback]) -> Iterator[pb.RecordFeedbackRequ
     """Yield the calls that record items, each as large as a call may be.
 
     Raises:
-        InvalidField: a value does not fit its field.
+        InvalidField: an item is no feedback, or a value does not fit its field.
     """
     request = pb.RecordFeedbackRequest()
     size = ranked = 0
     for one in items:
+        if not isinstance(one, Feedback):
+            raise InvalidField("feedback", f"must be of evenmesh.Feedback, not {type(one).__name__}")
         message = encode(pb.Feedback, replace(one, id=one.key))
         more = message.ByteSize() + _AROUND_BYTES
         ranked += len(message.ranking)

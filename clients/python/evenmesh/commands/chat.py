@@ -166,7 +166,8 @@ class _Session:
 
     def run(self) -> int:
         """Take the turns of all lines and return the exit status: 1 where a turn from a pipe failed."""
-        if sys.stdin.isatty():
+        interactive = sys.stdin.isatty()  # the loop may end by closing it
+        if interactive:
             self.screen.note("/help lists the commands; /quit or Ctrl-D ends")
         try:
             for line in _lines():
@@ -179,7 +180,7 @@ class _Session:
         except KeyboardInterrupt:
             self.screen.note("")
             return _INTERRUPTED
-        return FAILED if self._failed and not sys.stdin.isatty() else 0
+        return FAILED if self._failed and not interactive else 0
 
     def _turn(self, question: str) -> None:
         from evenmesh.wire.errors import MeshError

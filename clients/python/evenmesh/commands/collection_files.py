@@ -28,6 +28,18 @@ def collection() -> typer.Typer:
     return group("collection", "Export or import a collection; delete passages.", export, import_, delete)
 
 
+def check_parquet(file: Path) -> None:
+    """Check that a Parquet file can be written there, under a name that says nothing else.
+
+    Raises:
+        CommandError: the file exists, or its name is that of another format.
+    """
+    if file.exists():
+        raise CommandError(f"{file} exists; name a new file")
+    if file.suffix not in ("", ".parquet"):
+        raise CommandError(f"{file}: what is written is Parquet; name it {file.stem}.parquet")
+
+
 def export(
     name: Annotated[str, typer.Argument(help="The collection.")],
     file: Annotated[Path, typer.Argument(help="Parquet file to write; must not exist.")],
@@ -40,8 +52,7 @@ def export(
     from evenmesh.types.collection import Collection
 
     screen = Screen()
-    if file.exists():
-        raise CommandError(f"{file} exists; name a new file")
+    check_parquet(file)
     of: list[Collection] = []
     writer = parquet.Writer(file)
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evenmesh.commands.collection_files import check_parquet
 from evenmesh.commands.failure import FAILED, USAGE, CommandError
 from evenmesh.commands.group import group
 from evenmesh.commands.screen import Screen
@@ -109,8 +110,7 @@ def export(
     from evenmesh.files.feedback_parquet import write
 
     screen = Screen()
-    if file.exists():
-        raise CommandError(f"{file} exists; name a new file")
+    check_parquet(file)
     begins = since if since is None or since.tzinfo is not None else since.replace(tzinfo=UTC)
     with Client() as mesh:
         items = mesh.export_feedback(agent=named(task, model), since=begins, include_flagged=flagged)

@@ -1,5 +1,6 @@
 """Read filters from the command line: ``provider=a,b``, ``date=2020-01-01..``, ``year:=1990..2000``."""
 
+import csv
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,8 @@ if TYPE_CHECKING:
     from evenmesh.types.filters import Allowed, Filter
 
 FILTER_HELP: Final = (
-    "Condition on an attribute of passages: one of the values in provider=a,b; text between "
+    "Condition on an attribute of passages: one of the values in provider=a,b (with a comma or .. in them: "
+    "'provider=\"C, Inc.\",b'); text between "
     "date=2020-01-01..2021 (either end may be left out); numbers between year:=1990..2000. May be repeated."
 )
 
@@ -50,9 +52,14 @@ def _allowed(condition: str, text: str, *, numbers: bool) -> "Allowed":
                 f"--filter {condition}: after := stand numbers, as 1990..2000", USAGE
             ) from None
         return Between(*ends)
-    if dots:
+    quoted = text.startswith('"')
+    if dots and not quoted:
         return Between(low or None, high or None)
-    values = [value for value in text.split(",") if value]
+    try:
+        parts = next(csv.reader([text], strict=True)) if quoted else text.split(",")
+    except csv.Error:
+        raise CommandError(f"--filter {condition}: a quotation mark is missing", USAGE) from None
+    values = [value for value in parts if value]
     if not values:
         raise CommandError(f"--filter {condition}: no value is left", USAGE)
     return values

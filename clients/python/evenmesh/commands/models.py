@@ -36,6 +36,8 @@ def list_(
         screen.json(found)
     elif found:
         _table(screen, found, {one.candidate_version for one in trainings})
+    elif task or model:
+        screen.line("This agent has no version of its own; those of `evenmesh models list` rank for it")
     else:
         screen.line("No learned models; EVENMESH_RERANKER_CROSS_ENCODER names one to begin with")
 

@@ -16,7 +16,8 @@ MAX_CONDITIONS: Final = 16
 class Between:
     """Values from ``low`` to ``high``, both included; None means no bound.
 
-    Of text, values are compared as text, as which dates of ISO 8601 compare by time. Of numbers, a value that
+    Of text, values are compared as text: dates of ISO 8601 in one form and zone by time, where an end that is
+    a day comes before every time of that day. Of numbers, a value that
     is no number is outside. Without any bound a passage need only have the attribute.
     """
 

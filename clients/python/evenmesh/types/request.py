@@ -177,8 +177,10 @@ def passage_message(passage: PassageLike) -> common_pb2.Passage:
     """Return the message of a passage.
 
     Raises:
-        InvalidField: a part is not valid Unicode text.
+        InvalidField: it is no passage, or a part is not valid Unicode text.
     """
+    if not hasattr(passage, "id"):
+        raise InvalidField("passages", f"must be of evenmesh.Passage, not {type(passage).__name__}")
     field = f"passage {passage.id!r}"
     return common_pb2.Passage(
         id=text(f"{field}.id", passage.id),

@@ -207,7 +207,9 @@ class Condition(_message.Message):
 
     @_builtins.property
     def text_range(self) -> Global___TextRange:
-        """A value between these, compared as text: dates as in ISO 8601 compare by time."""
+        """A value between these, compared as text, so dates of ISO 8601 in one form and zone by time. An end that is a day
+        comes before every time of that day.
+        """
 
     @_builtins.property
     def number_range(self) -> Global___NumberRange:
