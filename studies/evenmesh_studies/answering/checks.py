@@ -76,6 +76,10 @@ def _questions(plan: AnsweringPlan) -> Iterator[str]:
             f"{questions.path}: these questions with their options exceed {_LONGEST_QUESTION:,} bytes",
             [one.query_id for one in questions.questions if len(one.asked.encode()) > _LONGEST_QUESTION],
         )
+        yield from listed(
+            f"{questions.path}: these questions are only white space",
+            [one.query_id for one in questions.questions if not one.asked.strip()],
+        )
 
 
 def _numbers(plan: AnsweringPlan) -> Iterator[str]:

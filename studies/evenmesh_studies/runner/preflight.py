@@ -12,7 +12,8 @@ from evenmesh.types.collection import Collection
 from evenmesh.types.events import Failed
 from evenmesh.types.passage import Passage
 from evenmesh.types.request import Augmentation, Decoding
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire import checks
+from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_lab.files import Queries
 from evenmesh_studies.runner.shards import same_stems
 
@@ -82,9 +83,27 @@ def queries(asked: Queries, *, called: str = "queries", scored: str = "") -> Ite
     yield from map(str, asked.problems)
     if not asked.queries and not asked.problems:
         yield f"{asked.path}: has no {called}"
+    wrong: dict[str, list[str]] = {}
+    for query in asked.queries:
+        for name in ("question", "search"):
+            if why := _unaskable(name, getattr(query, name, None)):
+                wrong.setdefault(why, []).append(query.query_id)
+    for why, ids in wrong.items():
+        yield from listed(f"{asked.path}: {why}, in these {called}", ids)
     if scored:
         bare = [query.query_id for query in asked.queries if not any(map(str.strip, query.references))]
         yield from listed(f"{asked.path}: these {called} have no {scored}", bare)
+
+
+def _unaskable(field: str, value: str | None) -> str:
+    """Return why the mesh would refuse a text; empty if it would not."""
+    if not value:
+        return ""
+    try:
+        checks.text(field, value)
+    except InvalidField as error:
+        return str(error)
+    return ""
 
 
 def models(asked: Sequence[str], there: Sequence[GeneratorModel]) -> Iterator[str]:

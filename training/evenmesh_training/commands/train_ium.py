@@ -377,6 +377,12 @@ def _tell(
         if parts:
             screen.line(f"{name.capitalize()} questions", style="bold")
         _show(screen, mine)
+    if unanswered := sum(one.utility is None for one in records):
+        screen.note(
+            f"{unanswered:,} of {len(records):,} contexts were refused by a model and are left out: systems "
+            "that show others are measured by other questions",
+            style="yellow",
+        )
     for name, how in fusions.items():
         screen.line(f"{name}: weight {how['weight']:g} of the first stage, {how['neighbors']:g} of neighbors")
     for row in known.rows:

@@ -15,7 +15,7 @@ from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.plan import AgentTable, PlanError
 
 Function = Callable[[str, list[Passage]], str | None]
-"""Answers a question from passages; None where it has no answer from them."""
+"""Answers a question from passages; None where it has no answer from them, which is worth nothing."""
 
 _MOST: Final = 100_000
 """Characters of an answer that are kept."""
@@ -48,7 +48,9 @@ class Functions:
     async def answers(
         self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]]
     ) -> list[str | None]:
-        """Return what an agent's function answers from each context.
+        """Return what an agent's function answers from each context, empty where it has no answer.
+
+        None would be a context that was never answered, and left out of what is measured and learned.
 
         Raises:
             PlanError: it failed, or answered with something that is no text.
@@ -87,7 +89,7 @@ def _imported(name: str, folder: Path) -> tuple[Function, str]:
     return found, digest
 
 
-def _asked(name: str, function: Function, question: str, shown: list[Passage]) -> str | None:
+def _asked(name: str, function: Function, question: str, shown: list[Passage]) -> str:
     try:
         answer = function(question, shown)
     except Exception as error:
@@ -98,4 +100,4 @@ def _asked(name: str, function: Function, question: str, shown: list[Passage]) -
         raise PlanError(
             [f"function {name} answered {question!r} with {type(answer).__name__}, not with a text"]
         )
-    return None if answer is None else answer[:_MOST]
+    return "" if answer is None else answer[:_MOST]

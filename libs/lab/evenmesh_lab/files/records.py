@@ -165,7 +165,8 @@ def query_ids(path: Path) -> Iterator[bytes | str | None]:
         return
     for _, raw in raw_lines(path):
         found = _QUERY_ID.search(raw)
-        yield found.group(1) if found else None
+        # An id with an escape may be written otherwise elsewhere in the file.
+        yield found.group(1) if found and b"\\" not in found.group(1) else None
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

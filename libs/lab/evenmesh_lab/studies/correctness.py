@@ -67,12 +67,13 @@ def correctness(ensemble: Ensemble, judge: Judging) -> FloatArray:
     return np.array([_row(question, judge) for question in ensemble.questions], dtype=np.float64)
 
 
-def has_correctness(ensemble: Ensemble) -> bool:
-    """Return whether every question can be judged."""
-    return all(
-        question.references or all(one.correct is not None for one in question.answers)
+def unjudged(ensemble: Ensemble) -> list[str]:
+    """Return the ids of the questions that cannot be judged."""
+    return [
+        question.query_id
         for question in ensemble.questions
-    )
+        if not question.references and any(one.correct is None for one in question.answers)
+    ]
 
 
 def held(ensemble: Ensemble) -> tuple[BoolArray, BoolArray] | None:

@@ -252,7 +252,7 @@ def _measured(
             bootstrap_share(bootstrap, f"exact match {name}", queries, exact[:, place])
             for place, name in enumerate((*names, EOR))
         ),
-        mrlr=bootstrap.statistic(f"mrlr {EOR}", keys, mrlr),
+        mrlr=bootstrap.ratio(f"mrlr {EOR}", keys, mrlr, counted=int((~right[-1]).sum())),
         best=best,
         chosen=chosen,
         comparisons=adjusted([one for one in comparisons if one is not None]),

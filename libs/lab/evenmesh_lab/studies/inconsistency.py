@@ -188,12 +188,14 @@ def _summary(
     def mrlr(points: IntArray) -> float:
         return float(ratios.of(points).mrlr[place])
 
+    wrong = (~ratios.correct).sum(axis=1)
+    others = np.delete(wrong, place)
     return RetrieverSummary(
         name,
         mean("accuracy", ratios.correct[place]),
         # One name, so that all retrievers are compared on the same resamples, each of them once.
-        bootstrap.statistic("win ratios", keys, mrwr),
-        bootstrap.statistic("win ratios", keys, mrlr),
+        bootstrap.ratio("win ratios", keys, mrwr, counted=int(others[others > 0].min(initial=len(keys)))),
+        bootstrap.ratio("win ratios", keys, mrlr, counted=int(wrong[place])),
         {kind: mean(kind, matrix[place]) for kind, matrix in errors.items()},
         _consistency(place, ensemble, bootstrap),
     )

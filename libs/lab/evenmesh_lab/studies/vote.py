@@ -16,7 +16,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.ensembles import Ensemble
 from evenmesh_lab.similarities.similarity import Similarity
-from evenmesh_lab.studies.correctness import Judging, correctness, has_correctness
+from evenmesh_lab.studies.correctness import Judging, correctness, unjudged
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Cell, Column, Table, text
 from evenmesh_lab.studies.uncertainty import (
@@ -136,7 +136,7 @@ def measure(
     retriever_weights = _weights("retriever_weights", voting.retriever_weights, len(names))
     if tuned is not None:
         metric_weights, retriever_weights = tuned.similarity_weights, tuned.retriever_weights
-    correct = correctness(ensemble, judge) if has_correctness(ensemble) else None
+    correct = None if unjudged(ensemble) else correctness(ensemble, judge)
     shares = np.array(metric_weights) / sum(metric_weights) if sum(metric_weights) > 0 else None
     rows, winners = [], []
     for place, (question, square) in enumerate(

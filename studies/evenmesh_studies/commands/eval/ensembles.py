@@ -59,6 +59,7 @@ def vote(
     with reported():
         from evenmesh_lab.files import read_ensemble
         from evenmesh_lab.studies import vote as study
+        from evenmesh_lab.studies.correctness import unjudged
 
         known = models.similarities(download=download)
         asked = dict(_weighed("--similarity", one) for one in similarity or ["token_f1"])
@@ -75,7 +76,12 @@ def vote(
             training=None if tune is None else read_ensemble([tune], retrievers=ensemble.retrievers),
             bootstrap=intervals.bootstrap(),
         )
-        notes = [] if found.accuracy is not None else ["no references and no correct: accuracy is unknown"]
+        notes = []
+        if lacking := unjudged(ensemble):
+            notes = [
+                f"{len(lacking):,} of {len(ensemble.questions):,} questions, such as {lacking[0]!r}, have "
+                "neither references nor correct: accuracy is unknown"
+            ]
         deliver(found, outputs, title="Votes", files=files, notes=notes)
 
 

@@ -44,6 +44,18 @@ def test_scattered_queries_and_several_files_give_the_same_as_grouped_ones(write
     assert [(one.query_id, one.samplings) for one in read_audits(parts)] == wanted
 
 
+def test_an_id_that_is_written_in_two_ways_is_one_query(write):
+    other = line(query_id="q1", sample=1, ranking=["a"]).replace('"q1"', '"q\\u0031"')
+    assert "u0031" in other
+    path = write(
+        "a.jsonl", line(query_id="q1", sample=0, ranking=["a"]), line(query_id="q2", ranking=["a"]), other
+    )
+    assert [(one.query_id, len(one.samplings[0].rankings)) for one in read_audits([path])] == [
+        ("q1", 2),
+        ("q2", 1),
+    ]
+
+
 def test_a_grouped_file_is_read_query_by_query(write):
     path = write("a.jsonl", line(query_id="q1", ranking=["a"]), line(query_id="q2", ranking=["a"]), "{")
 

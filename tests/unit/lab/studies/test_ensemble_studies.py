@@ -7,7 +7,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_lab.files import Ensemble, EnsembleAnswer, EnsembleQuestion, FileError, read_ensemble
 from evenmesh_lab.similarities import Models, load
 from evenmesh_lab.studies import Bootstrap, inconsistency, vote
-from evenmesh_lab.studies.correctness import holds
+from evenmesh_lab.studies.correctness import holds, unjudged
 
 QUICK = Bootstrap(num_resamples=100)
 F1 = vote.Voting((load("token_f1", Models()),))
@@ -70,6 +70,24 @@ def test_without_references_a_vote_has_no_accuracy():
     assert [column.name for column in found.tables()[0].columns] == ["who", "weight", "wins"]
     with pytest.raises(FileError, match=r"e\.jsonl:7: begins query 'q1', which has neither references nor"):
         inconsistency.measure(asked)
+
+
+def test_the_questions_that_cannot_be_judged_are_named():
+    lacking = EnsembleQuestion("q2", None, "", (), question("q2", "xxy").answers, Path("e.jsonl"), 7)
+    assert unjudged(ensemble(question("q1", "xyz"), lacking)) == ["q2"]
+    assert vote.measure(ensemble(question("q1", "xyz"), lacking), F1, bootstrap=QUICK).accuracy is None
+
+
+def test_win_ratios_of_few_lost_questions_have_no_interval():
+    few = [question(f"q{n}", "xyx" if n < 11 else "xxy") for n in range(60)]
+    found = {one.retriever: one for one in inconsistency.measure(ensemble(*few), bootstrap=QUICK).summaries}
+    assert found["r1"].mrwr.missing == "only 11 of 60 answers are wrong"
+    assert found["r1"].mrwr.value == 1.0
+    assert np.isnan(found["r2"].mrlr.low)
+    assert found["r3"].mrlr.missing == ""
+    more = [question(f"q{n}", "xyx" if n < 12 else "xxy") for n in range(60)]
+    enough = inconsistency.measure(ensemble(*more), bootstrap=QUICK).summaries[1].mrlr
+    assert (enough.missing, np.isnan(enough.low)) == ("", False)
 
 
 def test_win_ratios_and_bounds_are_those_of_the_formulas():

@@ -80,6 +80,7 @@ def test_all_problems_are_reported_at_once(planned: Callable[..., AuditPlan], me
         {"query_id": "q1", "question": "again?", "references": ["x"]},
         {"query_id": "q2", "question": "?", "references": [" "]},
         {"query_id": "q3", "question": "?", "references": ["x"], "passages": [{"id": "own", "text": "t"}]},
+        {"query_id": "q4", "question": "  ", "references": ["x"], "search": "y" * 8193},
         labels="q1 0 p1 1\nq1 0 gone 1\nq3 0 p1 1\n",
     )
     plan = replace(
@@ -95,8 +96,10 @@ def test_all_problems_are_reported_at_once(planned: Callable[..., AuditPlan], me
     assert found.problems == [
         "--shard 2/2: no",
         f"{queries}:2: repeats the query 'q1' of line 1",
+        f"{queries}: question: must not be empty or only white space, in these queries: q4",
+        f"{queries}: search: must be at most 8192 bytes, has 8193, in these queries: q4",
         f"{queries}: these queries have no references to score answers against: q2",
-        f"{queries}: {labels} has no labels for these queries: q2",
+        f"{queries}: {labels} has no labels for these queries: q2, q4",
         f"{labels}: judges passages that query 'q3' does not bring: p1",
         "--alpha 200: allowed: 0 to 100",
         "--alpha: given twice: 1",

@@ -55,10 +55,11 @@ async def test_a_function_beside_the_plan_answers_from_each_context(folder: tupl
     assert functions.versions == {agent.function: hashlib.sha256(SOURCE.encode()).hexdigest()}
 
 
-async def test_no_answer_is_none(folder: tuple[Path, str]) -> None:
+async def test_no_answer_is_an_empty_one_which_is_worth_nothing(folder: tuple[Path, str]) -> None:
     place, module = folder
     agent = _agent(f"{module}:none")
-    assert await Functions([agent], place).answers(agent, "how?", [PASSAGES]) == [None]
+    assert await Functions([agent], place).answers(agent, "how?", [PASSAGES]) == [""]
+    assert agent.utility_of("", ["by hand"]) == 0.0
 
 
 @pytest.mark.parametrize(
