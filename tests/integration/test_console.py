@@ -233,6 +233,16 @@ def test_what_helped_is_recorded_for_the_agent_of_the_console(asked: ConsolePage
     while recorded() < after + cited and time.monotonic() < ends:  # they are sent one after the other
         time.sleep(0.1)
     assert recorded() == after + cited, "one for each passage that the answer was taken from"
+    # A reply that is lost is asked for again, and the item counts once.
+    asked.page.route(
+        "**/*FeedbackService/RecordFeedback", lambda route: (route.fetch(), route.abort()), times=1
+    )
+    helped = asked.page.get_by_role("button", name=f"Helped: {QUESTION}", exact=True)
+    helped.click()
+    asked.page.locator(".result .problem").wait_for()
+    helped.click()
+    asked.page.locator(".result .problem").wait_for(state="detached")
+    assert recorded() == after + cited + 1
 
 
 def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(

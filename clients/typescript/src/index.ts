@@ -7,7 +7,8 @@ import { authorizing, Mesh, type Credential } from "./mesh.js";
 export { Code } from "@connectrpc/connect";
 export { MeshError } from "./errors.js";
 export { Mesh } from "./mesh.js";
-export type { AskEvent, AskOptions, CallOptions, Credential, FeedbackInit, TurnOptions } from "./mesh.js";
+export type { FeedbackInit } from "./feedback.js";
+export type { AskEvent, AskOptions, CallOptions, Credential, TurnOptions } from "./mesh.js";
 
 /** Where a gateway is, and who calls. */
 export interface ConnectOptions {

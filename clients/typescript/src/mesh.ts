@@ -2,6 +2,7 @@ import type { DescMethodServerStreaming, DescService, MessageInitShape } from "@
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 
 import { withTypedErrors } from "./errors.js";
+import { feedbackId, type FeedbackInit } from "./feedback.js";
 import { EvaluatorService } from "./gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
 import { GeneratorService } from "./gen/evenmesh/generator/v1/generator_service_pb.js";
 import {
@@ -12,11 +13,7 @@ import {
   type ConverseResponse,
   type ConverseResponseSchema,
 } from "./gen/evenmesh/orchestrator/v1/orchestrator_service_pb.js";
-import {
-  FeedbackService,
-  type FeedbackResult,
-  type FeedbackSchema,
-} from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
+import { FeedbackService, type FeedbackResult } from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
 import { RerankerService } from "./gen/evenmesh/reranker/v1/reranker_service_pb.js";
 import { CollectionService } from "./gen/evenmesh/retriever/v1/collection_service_pb.js";
 import { RetrieverService } from "./gen/evenmesh/retriever/v1/retriever_service_pb.js";
@@ -35,9 +32,6 @@ export type TurnOptions = Omit<
   Extract<MessageInitShape<typeof ConverseRequestSchema>, { $typeName?: never }>,
   "ask" | "cancel"
 > & { ask?: AskOptions };
-
-/** Feedback to give: `id` may be left out, and then counts as new each time. */
-export type FeedbackInit = Extract<MessageInitShape<typeof FeedbackSchema>, { $typeName?: never }>;
 
 /** What a call may be given besides its request. */
 export interface CallOptions {
@@ -116,15 +110,13 @@ export class Mesh {
   /**
    * Record how useful passages were to agents; one outcome for each item, in order.
    *
+   * An item without an `id` gets one that is made of its content, as in the Python client: the same feedback sent again
+   * is the same item, and one that is to count twice needs ids of its own.
+   *
    * @throws MeshError if the whole batch fails.
    */
   async giveFeedback(items: FeedbackInit[], call: CallOptions = {}): Promise<FeedbackResult[]> {
-    const feedback = items.map((item) => ({ ...item, id: item.id || randomId() }));
+    const feedback = await Promise.all(items.map(async (item) => ({ ...item, id: item.id || (await feedbackId(item)) })));
     return (await this.feedback.recordFeedback({ feedback }, call)).results;
   }
-}
-
-function randomId(): string {
-  const bytes = globalThis.crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -8,7 +8,8 @@ export interface Trace {
   header: string;
 }
 
-const hex = (bytes: number): string =>
+/** Return random bytes as hexadecimal digits. */
+export const hex = (bytes: number): string =>
   Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** Begin a trace, to be recorded; undefined where nobody could look at it. */

@@ -1,0 +1,38 @@
+/** The idempotency id of feedback that has none: the one that the Python client makes of the same content. */
+
+import type { MessageInitShape } from "@bufbuild/protobuf";
+
+import { sha256 } from "./sha256.js";
+import type { FeedbackSchema } from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
+
+/** Feedback to give. An `id` that is left out is made of all the rest, so that the same feedback sent again counts once. */
+export type FeedbackInit = Extract<MessageInitShape<typeof FeedbackSchema>, { $typeName?: never }>;
+
+/** Return the id of feedback: the first 32 hexadecimal digits of the SHA-256 of its content, as JSON in Python's form. */
+export async function feedbackId(item: FeedbackInit): Promise<string> {
+  const texts = (...all: (string | undefined)[]): string[] => all.map((one) => inAscii(one ?? ""));
+  const content = [
+    ...texts(item.query, item.passageId),
+    inPython(item.usefulness ?? 0),
+    ...texts(item.agent?.taskId, item.agent?.modelId, item.modelVersion, item.collection, ...(item.ranking ?? [])),
+  ];
+  const digest = await sha256(new TextEncoder().encode(`[${content.join(", ")}]`));
+  return Array.from(digest.subarray(0, 16), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Return a text as JSON in ASCII. */
+function inAscii(text: string): string {
+  return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** Return a number as Python writes a float: with a point, and with an exponent below 1e-4 and from 1e16 on. */
+function inPython(value: number): string {
+  if (!Number.isFinite(value)) return String(value);
+  const [digits = "", power = ""] = value.toExponential().split("e");
+  const exponent = Number(power);
+  if (exponent < -4 || exponent >= 16) {
+    return `${digits}e${exponent < 0 ? "-" : "+"}${String(Math.abs(exponent)).padStart(2, "0")}`;
+  }
+  const plain = Object.is(value, -0) ? "-0" : String(value);
+  return plain.includes(".") ? plain : `${plain}.0`;
+}
