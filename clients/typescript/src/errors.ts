@@ -1,4 +1,4 @@
-import { Code, ConnectError, type Transport } from "@connectrpc/connect";
+import { Code, ConnectError, type Interceptor, type Transport } from "@connectrpc/connect";
 
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 
@@ -54,7 +54,7 @@ export function withTypedErrors(transport: Transport): Transport {
     async stream(...call) {
       try {
         const response = await transport.stream(...call);
-        return { ...response, message: typed(response.message) };
+        return { ...response, message: failingAs(response.message, MeshError.from) };
       } catch (error) {
         throw MeshError.from(error);
       }
@@ -62,10 +62,34 @@ export function withTypedErrors(transport: Transport): Transport {
   };
 }
 
-async function* typed<T>(messages: AsyncIterable<T>): AsyncIterable<T> {
+/** Return the error of a call that `fetch` did not bring to a server, or broke off, as UNAVAILABLE; any other as it is. */
+export function unavailable(error: unknown): unknown {
+  return error instanceof TypeError ? new ConnectError(error.message, Code.Unavailable, undefined, undefined, error) : error;
+}
+
+/** Return what names the address in the error of a call that no service of a mesh answered, with reason `UNREACHABLE`. */
+export function nameUnreachable(message: () => string): Interceptor {
+  const named = (error: unknown): unknown => {
+    if (!(error instanceof ConnectError) || error.code !== Code.Unavailable || error.findDetails(ErrorInfoSchema).length) return error;
+    const details = [{ desc: ErrorInfoSchema, value: { reason: "UNREACHABLE", domain: "evenmesh" } }];
+    return new ConnectError(message(), Code.Unavailable, error.metadata, details, error);
+  };
+  return (next) => async (request) => {
+    try {
+      const response = await next(request);
+      if (!response.stream) return response;
+      return { ...response, message: failingAs(response.message, (error) => named(unavailable(error))) };
+    } catch (error) {
+      throw named(error);
+    }
+  };
+}
+
+/** Yield messages; an error is thrown as another. */
+async function* failingAs<T>(messages: AsyncIterable<T>, as: (error: unknown) => unknown): AsyncIterable<T> {
   try {
     yield* messages;
   } catch (error) {
-    throw MeshError.from(error);
+    throw as(error);
   }
 }

@@ -2,6 +2,7 @@
 
 import { createConnectTransport } from "@connectrpc/connect-web";
 
+import { nameUnreachable, unavailable } from "./errors.js";
 import { authorizing, Mesh, type Credential } from "./mesh.js";
 
 export { Code } from "@connectrpc/connect";
@@ -22,7 +23,16 @@ export function connectMesh({ baseUrl, credential }: ConnectOptions): Mesh {
   const transport = createConnectTransport({
     baseUrl,
     useBinaryFormat: true,
-    interceptors: [authorizing(credential)],
+    interceptors: [authorizing(credential), nameUnreachable(() => nobodyAt(baseUrl))],
+    fetch: (...request) => fetch(...request).catch((error: unknown) => Promise.reject(unavailable(error))),
   });
   return new Mesh(() => transport);
+}
+
+/** Say that no gateway answers, and what to do; browsers do not tell pages whether it runs and refuses them. */
+function nobodyAt(baseUrl: string): string {
+  const page = (globalThis as { location?: Location }).location?.origin;
+  const foreign = page !== undefined && baseUrl.includes("://") && !`${baseUrl}/`.startsWith(`${page}/`);
+  const refused = foreign ? `; if it runs, it must allow pages of ${page}: EVENMESH_GATEWAY_CORS_ORIGINS` : "";
+  return `no gateway answers at ${baseUrl}; start the mesh with: evenmesh up${refused}`;
 }

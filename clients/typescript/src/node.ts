@@ -4,6 +4,7 @@ import type { DescService } from "@bufbuild/protobuf";
 import type { Transport } from "@connectrpc/connect";
 import { createGrpcTransport, type GrpcTransportOptions } from "@connectrpc/connect-node";
 
+import { nameUnreachable } from "./errors.js";
 import { authorizing, Mesh, type Credential } from "./mesh.js";
 
 /** The services of a mesh. */
@@ -35,7 +36,8 @@ export function grpcMesh({ addresses, credential, nodeOptions }: GrpcOptions = {
     let transport = opened.get(baseUrl);
     if (transport === undefined) {
       const tls = nodeOptions === undefined ? {} : { nodeOptions };
-      transport = createGrpcTransport({ baseUrl, interceptors: [authorizing(credential)], ...tls });
+      const named = nameUnreachable(() => `no ${name} answers at ${baseUrl}; start the mesh with: evenmesh up`);
+      transport = createGrpcTransport({ baseUrl, interceptors: [authorizing(credential), named], ...tls });
       opened.set(baseUrl, transport);
     }
     return transport;

@@ -1,10 +1,14 @@
-"""The TypeScript client in Node without a mesh: ids of feedback."""
+"""The TypeScript client in Node without a mesh: ids of feedback, and errors of calls that nobody answers."""
 
 from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from evenmesh import Agent, Feedback
 from tests.support.node_tools import CLIENT, node_with_client
 
+UNAVAILABLE: Final = 14
 CONTENTS: Final = {
     "5a999f65afc0d93f610f9e0f5f9ef96a": Feedback("q", "p", 1, Agent("t", "m")),
     "cb6aa4802c3e390618307790636c5695": Feedback(
@@ -45,6 +50,21 @@ let text = "";
 for await (const part of process.stdin.setEncoding("utf8")) text += part;
 await new Mesh(() => transport).giveFeedback(JSON.parse(text));
 console.log(JSON.stringify(sent));
+"""
+
+ERROR: Final = """
+import { connectMesh, MeshError } from "evenmesh";
+import { grpcMesh } from "evenmesh/node";
+
+const [by, address] = process.argv.slice(1);
+const mesh = by === "grpc" ? grpcMesh({ addresses: { orchestrator: address } }) : connectMesh({ baseUrl: address });
+try {
+  for await (const _ of mesh.ask("q"));
+} catch (error) {
+  const { code, reason, rawMessage } = error;
+  console.log(JSON.stringify({ code, reason, message: rawMessage, typed: error instanceof MeshError }));
+}
+process.exit(0);
 """
 
 
@@ -129,3 +149,41 @@ def test_an_id_that_is_given_stays_and_what_is_left_out_is_empty() -> None:
         {"query": "q", "passageId": "p", "usefulness": 1, "agent": {"taskId": "t"}},
     ]
     assert ran(IDS, "secure", given=json.dumps(given)) == ["mine", Feedback("q", "p", 1, Agent("t", "")).key]
+
+
+@pytest.mark.parametrize(("by", "service"), [("connect", "gateway"), ("grpc", "orchestrator")])
+def test_an_unreachable_mesh_names_its_address(by: str, service: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    error = ran(ERROR, by, address)
+    assert error == {
+        "code": UNAVAILABLE,
+        "reason": "UNREACHABLE",
+        "message": f"no {service} answers at {address}; start the mesh with: evenmesh up",
+        "typed": True,
+    }
+
+
+@contextmanager
+def breaking_off() -> Iterator[str]:
+    """Give the address of a server that ends each connection within its reply."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                head = "HTTP/1.1 200 OK\r\nContent-Type: application/connect+proto\r\nTransfer-Encoding: chunked\r\n\r\n"
+                connection.sendall(head.encode() + b"2\r\n\0\0\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(30)
+
+
+def test_a_connection_that_breaks_within_an_ask_is_an_error_of_the_mesh() -> None:
+    with breaking_off() as address:
+        error = ran(ERROR, "connect", address)
+    assert (error["code"], error["reason"]) == (UNAVAILABLE, "UNREACHABLE")
+    assert address in error["message"]
