@@ -498,6 +498,65 @@ def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client)
     assert not re.search(r"<script|src=|href=|url\(", page)
 
 
+def withheld(console: ConsolePage, held: list[Route]) -> Route:
+    """Return the request that a route withholds, once it is there."""
+    ends = time.monotonic() + 30
+    while not held and time.monotonic() < ends:
+        console.page.wait_for_timeout(20)
+    return held.pop()
+
+
+def test_numbers_of_another_run_are_gone_before_the_reply(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    runs = ("console-first", "console-second")
+    for asks, run in enumerate(runs, start=1):
+        for _ in range(asks):
+            client.answer(QUESTION, collection=DEMO, alpha=1, samples=4, run_id=run, run_report=True)
+    numbers = page.locator("[data-quantity], [data-share], .ask-dot, .asks")
+    held: list[Route] = []
+    console.open(f"runs/{runs[1]}")
+    page.locator(".ask-dot").nth(1).wait_for(state="attached")
+    page.route("**/*EvaluatorService/GetReport", lambda route: held.append(route))
+
+    page.goto(f"{console.url}/console/#/runs/{runs[0]}")
+    page.get_by_role("heading", name=runs[0]).wait_for()
+    page.get_by_text("reading…").wait_for()
+    assert numbers.count() == 0
+    assert page.get_by_role("button", name="Report").count() == 0
+    withheld(console, held).abort()
+    page.locator(".problem").wait_for()
+    assert "still shown" not in page.locator(".problem").inner_text()
+    assert numbers.count() == 0
+    page.get_by_role("button", name="Try again").click()
+    page.get_by_text("reading…").wait_for()
+    withheld(console, held).continue_()
+    page.locator(".asks").wait_for()
+
+    # Of another span, and again of the same one.
+    page.get_by_label("Which asks", exact=True).select_option("the last hour")
+    page.get_by_text("reading…").wait_for()
+    assert numbers.count() == 0
+    withheld(console, held).abort()
+    page.locator(".problem").wait_for()
+    page.unroute("**/*EvaluatorService/GetReport")
+    page.get_by_label("Which asks", exact=True).select_option("all asks")
+    page.locator(".asks").wait_for()
+    page.route("**/*EvaluatorService/ListMeasurements", lambda route: held.append(route))
+    page.get_by_label("Which asks", exact=True).evaluate(
+        "one => one.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    page.locator("button[disabled]", has_text="Report").wait_for()
+    assert numbers.count() > 0
+    withheld(console, held).abort()
+    page.get_by_text("What came before is still shown").wait_for()
+    page.unroute("**/*EvaluatorService/ListMeasurements")
+
+    page.goto(f"{console.url}/console/#/runs/console-run-of-nobody")
+    page.get_by_role("heading", name="console-run-of-nobody").wait_for()
+    page.locator(".problem", has_text="Not found").wait_for()
+    assert numbers.count() == 0
+
+
 def test_a_run_of_votes_shows_their_agreement_over_time(console: ConsolePage, client: Client) -> None:
     page = console.page
     for _ in range(2):

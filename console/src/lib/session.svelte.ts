@@ -187,10 +187,11 @@ export function isUnknownCaller(error: unknown): boolean {
 }
 
 /** Say in plain words what went wrong. */
-export function inWords(error: unknown): { title: string; detail: string; again: boolean } {
+export function inWords(error: unknown, kept = true): { title: string; detail: string; again: boolean } {
   if (error instanceof Error && "upload" in error) return { title: "The upload was not taken", detail: error.message, again: true };
   const found = MeshError.from(error);
   const detail = found.rawMessage;
+  const before = kept ? " What came before is still shown." : "";
   switch (found.code) {
     case Code.Unauthenticated:
       return { title: "Please sign in again", detail, again: false };
@@ -209,8 +210,8 @@ export function inWords(error: unknown): { title: string; detail: string; again:
     case Code.OutOfRange:
       return { title: "This cannot be done so", detail, again: false };
     case Code.Unavailable:
-      return { title: "A service does not answer", detail: `${detail}. What came before is still shown.`, again: true };
+      return { title: "A service does not answer", detail: `${detail}.${before}`, again: true };
     default:
-      return { title: "The call broke off", detail: `${detail}. What came before is still shown.`, again: true };
+      return { title: "The call broke off", detail: `${detail}.${before}`, again: true };
   }
 }
