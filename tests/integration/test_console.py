@@ -557,6 +557,32 @@ def test_numbers_of_another_run_are_gone_before_the_reply(console: ConsolePage, 
     assert numbers.count() == 0
 
 
+def test_a_mean_that_is_not_over_all_asks_says_over_how_many(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    for references in ([], ["every 200 km"]):
+        client.answer(
+            QUESTION,
+            collection=DEMO,
+            alpha=1,
+            samples=4,
+            references=references,
+            run_id="console-some",
+            run_report=True,
+        )
+    report = client.report("console-some")
+    assert report.expected_utility.count < report.num_observations
+    console.open("runs/console-some")
+    page.locator(".ask-dot").nth(1).wait_for(state="attached")
+    some = f"of {report.expected_utility.count} ask"
+    assert some in page.locator("[data-quantity=expected_utility]").inner_text()
+    assert " ask" not in page.locator("[data-quantity=ee_d_norm]").inner_text()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Report").click()
+    written = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert f"<td>utility</td><td>{report.expected_utility.mean:.3f} {some}" in written
+    assert console.is_readable()
+
+
 def test_a_run_of_votes_shows_their_agreement_over_time(console: ConsolePage, client: Client) -> None:
     page = console.page
     for _ in range(2):

@@ -52,6 +52,12 @@ export function estimate(value: Estimate | undefined, digits = 2): { mean: strin
   return { mean: value.mean.toFixed(digits), interval };
 }
 
+/** Say over how many a mean is, where that is not all of them: "of 1 ask". */
+export function ofSome(value: Estimate | undefined, all: bigint, unit = "ask"): string {
+  if (value?.mean === undefined || (unit === "ask" && value.count === all)) return "";
+  return `of ${count(value.count)} ${unit}${value.count === 1n ? "" : "s"}`;
+}
+
 /** Cut a text by characters as the mesh counts them: code points, not UTF-16 units. */
 export function around(text: string, start: number, end: number): [string, string, string] {
   const points = Array.from(text);
