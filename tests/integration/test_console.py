@@ -273,6 +273,29 @@ def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
     assert console.is_readable()
 
 
+def test_a_conversation_asks_the_collection_that_was_asked_last(asked: ConsolePage, client: Client) -> None:
+    page = asked.page
+    client.ingest([Passage(id="p1", title="One", text="Text", attributes={"provider": "A"})], "a-first-one")
+    try:
+        asked.open("talk")
+        page.reload()
+        chosen = page.get_by_label("Collection", exact=True)
+        page.locator("option", has_text=DEMO).wait_for(state="attached")
+        assert chosen.input_value() == "a-first-one", "the first, where nothing was asked"
+        asked.open("ask")
+        chosen.select_option(DEMO)
+        asked.ask(QUESTION)
+        asked.open("talk")
+        page.get_by_label("Your turn", exact=True).wait_for()
+        assert chosen.is_visible(), "it stands beside the question"
+        assert chosen.input_value() == DEMO
+        asked.open("ask")
+        page.get_by_label("Question", exact=True).wait_for()
+        assert chosen.input_value() == DEMO
+    finally:
+        client.delete_collection("a-first-one")
+
+
 def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
     console: ConsolePage, client: Client, mesh: RunningMesh
 ) -> None:

@@ -11,13 +11,15 @@ class Catalogue {
   retrievers = $state.raw<Retriever[]>([]);
   models = $state.raw<Model[]>([]);
   error = $state.raw<unknown>(undefined);
+  /** The collection that was asked last; empty before an ask. */
+  asked = $state("");
 
   #whose = "";
 
   async read(): Promise<void> {
     const whose = JSON.stringify([session.identity?.tenant, session.identity?.name]);
     // What another caller may see is not shown, not even until the reply is here.
-    if (whose !== this.#whose) [this.collections, this.retrievers, this.models] = [[], [], []];
+    if (whose !== this.#whose) [this.collections, this.retrievers, this.models, this.asked] = [[], [], [], ""];
     this.#whose = whose;
     const [collections, retrievers, models] = await Promise.allSettled([
       mesh.collections.listCollections({}),
