@@ -2,13 +2,17 @@
 
 import type { MessageInitShape } from "@bufbuild/protobuf";
 
-import { sha256 } from "./sha256.js";
 import type { FeedbackSchema } from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
 
 /** Feedback to give. An `id` that is left out is made of all the rest, so that the same feedback sent again counts once. */
 export type FeedbackInit = Extract<MessageInitShape<typeof FeedbackSchema>, { $typeName?: never }>;
 
-/** Return the id of feedback: the first 32 hexadecimal digits of the SHA-256 of its content, as JSON in Python's form. */
+/**
+ * Return the id of feedback: the first 32 hexadecimal digits of the SHA-256 of its content, as JSON in Python's form.
+ *
+ * Browsers have SHA-256 only on pages over HTTPS and of the same machine; on any other the id is random, and the same
+ * feedback sent again counts twice.
+ */
 export async function feedbackId(item: FeedbackInit): Promise<string> {
   const texts = (...all: (string | undefined)[]): string[] => all.map((one) => inAscii(one ?? ""));
   const content = [
@@ -16,7 +20,10 @@ export async function feedbackId(item: FeedbackInit): Promise<string> {
     inPython(item.usefulness ?? 0),
     ...texts(item.agent?.taskId, item.agent?.modelId, item.modelVersion, item.collection, ...(item.ranking ?? [])),
   ];
-  const digest = await sha256(new TextEncoder().encode(`[${content.join(", ")}]`));
+  const { subtle } = globalThis.crypto as { subtle?: SubtleCrypto };
+  const digest = subtle
+    ? new Uint8Array(await subtle.digest("SHA-256", new TextEncoder().encode(`[${content.join(", ")}]`)))
+    : globalThis.crypto.getRandomValues(new Uint8Array(16));
   return Array.from(digest.subarray(0, 16), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

@@ -111,7 +111,8 @@ export class Mesh {
    * Record how useful passages were to agents; one outcome for each item, in order.
    *
    * An item without an `id` gets one that is made of its content, as in the Python client: the same feedback sent again
-   * is the same item, and one that is to count twice needs ids of its own.
+   * is the same item, and one that is to count twice needs ids of its own. (Pages over plain HTTP of another machine
+   * have no SHA-256: their ids are random.)
    *
    * @throws MeshError if the whole batch fails.
    */

@@ -111,7 +111,8 @@ export type Sampling = Message<"evenmesh.common.v1.Sampling"> & {
 
   /**
    * Seed of the request's own generator; the same seed and index version give the same rankings.
-   * Unit: none. Range: [0, 2^63 - 1]. Default: 0.
+   * Unit: none. Range: [0, 2^63 - 1]. Default: drawn anew for each call, so that who asks again is shown others, and
+   * stated in its reply; 0 in an audit.
    *
    * @generated from field: optional uint64 seed = 3;
    */

@@ -54,7 +54,8 @@ export type Decoding = Message<"evenmesh.generator.v1.Decoding"> & {
   topP?: number | undefined;
 
   /**
-   * Seed when sampling. Unit: none. Range: [0, 2^63 - 1]. Default: 0.
+   * Seed when sampling. Unit: none. Range: [0, 2^63 - 1]. Default: drawn anew for each request; in an ask
+   * that of its rankings, or drawn and stated with them.
    *
    * @generated from field: optional uint64 seed = 5;
    */
