@@ -8,16 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenmesh.wire.file_watch import WatchedFiles
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def numbers(*paths: Path) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 from evenmesh.wire.errors import NotFound, Overloaded
 from evenmesh_evaluator.statements.codec import Draft
 from evenmesh_evaluator.statements.recent import KEPT_S, MOST_UNDER_WAY, RecentStatements
+from tests.support.clock import Clock
 
 EMPTY = Draft((b"", b"", b""))
 OTHER = Draft((b"", b'"minAsks":1', b""))
@@ -30,19 +31,9 @@ class Work:
         return self._result
 
 
-class Clock:
-    """A time that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("result", [EMPTY, None])
 async def test_a_statement_is_computed_once_in_a_while(result: Draft | None) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     recent, work = RecentStatements(clock), Work(result)
     for _ in range(5):
         assert await recent.get("acme", "p", work) is result

@@ -19,16 +19,7 @@ from evenmesh_kit.admission.metering import Meter
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import Caller
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def test_work_is_counted_while_the_block_runs() -> None:

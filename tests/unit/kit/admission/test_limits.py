@@ -11,16 +11,7 @@ import pytest
 
 from evenmesh.wire.file_watch import WatchedFiles
 from evenmesh_kit.admission.limits import Limits, LimitsError, TenantLimits
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def written(folder: Path, text: str) -> Path:

@@ -19,17 +19,8 @@ from evenmesh_kit.admission.metering import Meter, Metering
 from evenmesh_kit.rpc.server import ServerStartError
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.clock import Clock
 from tests.unit.kit.conftest import EchoSettings
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def refused(meter: Meter, *, spends_tokens: bool = False) -> tuple[str, float | None]:

@@ -7,16 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh_kit.admission.token_bucket import TokenBucket
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def test_it_begins_full_and_fills_at_its_rate() -> None:

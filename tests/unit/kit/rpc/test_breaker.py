@@ -9,18 +9,9 @@ import pytest
 
 from evenmesh.wire.errors import DeadlineExceeded, Internal, InvalidField, MeshError, Overloaded, Unavailable
 from evenmesh_kit.rpc.breaker import Breaker, Circuit, Unanswered
+from tests.support.clock import Clock
 
 AWAY = Unanswered("UPSTREAM_UNAVAILABLE", "away")
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Watched:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from evenmesh.wire.errors import Unauthenticated, Unavailable
 from evenmesh_kit.security.caller import Caller, Role
 from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
+from tests.support.clock import Clock
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -198,16 +199,6 @@ def test_an_address_without_keys_is_not_the_tokens_fault(issuer: HTTPServer, ans
         with pytest.raises(Unavailable, match="cannot be fetched"):
             asyncio.run(tokens.caller(token()))
         assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
-
-
-class Clock:
-    """Time that passes when reported."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_failure_is_reported_for_five_minutes() -> None:

@@ -9,6 +9,7 @@ from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.training import Training, TrainingReport
 from evenmesh_training.online.rounds import RoundError
 from evenmesh_training.online.trainer import Trainer
+from tests.support.clock import Clock
 from tests.support.online_world import World, likes
 
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
@@ -41,16 +42,6 @@ class Rounds:
         return report
 
 
-class Clock:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def _trainer(
     world: World, rounds: Rounds, holder: str, clock: Clock | None = None, at_once: int | None = None
 ) -> Trainer:
@@ -62,7 +53,7 @@ def _trainer(
         at_once=at_once,
         queries=5,
         wake_s=0.01,
-        clock=clock or Clock(),
+        clock=clock or Clock(0.0),
     )
 
 
@@ -119,7 +110,7 @@ async def test_one_trainer_trains_and_the_others_wait_for_it(world: World) -> No
 
 
 async def test_who_fails_is_tried_again_later_and_keeps_nobody_waiting(world: World) -> None:
-    rounds, clock = Rounds(world, fails=ANN), Clock()
+    rounds, clock = Rounds(world, fails=ANN), Clock(0.0)
     trainer = _trainer(world, rounds, "one", clock)
     await world.says(ANN, likes("water"), range(9))
     await world.says(BOB, likes("water"), range(6))
