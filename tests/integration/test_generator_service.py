@@ -46,6 +46,7 @@ from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models
+from tests.support.lifecycle import Idle
 from tests.support.tiny_models import SENTENCES
 
 QUESTION = SENTENCES[0]
@@ -325,18 +326,13 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             servicer.open(Generator([InProcessModel(model, interval_s=0)], TemplateLibrary.bundled()))
             settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
             registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
-            server = MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled())
+            server = MeshServer("g", settings, [registration], Idle(), telemetry=Telemetry.disabled())
             await stack.enter_async_context(server)
             channel = connect(server.address, service=NAME)
             stack.push_async_callback(channel.close)
             return GeneratorServiceStub(channel), admission
 
         yield start
-
-
-class _Idle:
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -419,7 +415,7 @@ async def test_one_tenants_largest_batch_leaves_room_for_another(
     )
     try:
         async with AsyncExitStack() as stack:
-            server = MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled())
+            server = MeshServer("g", settings, [registration], Idle(), telemetry=Telemetry.disabled())
             await stack.enter_async_context(server)
             greedy, polite = (
                 GeneratorServiceStub(

@@ -62,6 +62,7 @@ from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import ports
 from tests.support.forked import ForkedModule
+from tests.support.lifecycle import Idle
 from tests.support.model_server import tei
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
 
@@ -217,21 +218,13 @@ class _Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="EVENMESH_SCRIPTED_")
 
 
-class _Quiet:
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
-
-
 async def _serve(stack: AsyncExitStack, servicer: object, add: Callable[..., None]) -> str:
     name = type(servicer).__mro__[-2].__name__
     server = MeshServer(
         name,
         _Settings(grace_s=0.1),
         [Registration(add, servicer, f"scripted.{name}")],
-        _Quiet(),
+        Idle(),
         telemetry=Telemetry.disabled(),
     )
     await stack.enter_async_context(server)

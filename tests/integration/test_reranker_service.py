@@ -49,6 +49,7 @@ from evenmesh_reranker.feedback.servicer import NAME as FEEDBACK
 from evenmesh_reranker.servicer import RERANKER
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import tiny_models
+from tests.support.lifecycle import Idle
 from tests.support.tiny_models import SENTENCES
 
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
@@ -104,11 +105,6 @@ class Judge:
         return [(1 + at) / (1 + count) for at in range(count)]
 
 
-class _Idle:
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
 Generators = tuple[MeshServer, Judge]
 
 
@@ -121,7 +117,7 @@ async def generator(tmp_path: Path) -> AsyncIterator[Generators]:
     servicer.open(Generator([judge], TemplateLibrary.bundled()))
     settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
     registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
-    async with MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled()) as server:
+    async with MeshServer("g", settings, [registration], Idle(), telemetry=Telemetry.disabled()) as server:
         yield server, judge
     pool.close()
 

@@ -48,6 +48,7 @@ from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.__main__ import RetrieverService
 from evenmesh_retriever.settings import RetrieverSettings
+from tests.support.lifecycle import Idle
 from tests.support.methods import METHODS
 
 ROLES: Final = {name: roles_of(name) for name in METHODS}
@@ -144,12 +145,6 @@ def key_files(tmp_path_factory: pytest.TempPathFactory) -> KeyFiles:
     return KeyFiles(folder / "keys.toml", folder / "jwks.json")
 
 
-class Quiet:
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 async def _reached(request: Any, context: Any) -> None:
     """What stands in for every method: says which tenant it was called for."""
     raise FailedPrecondition(REACHED, callers.current().tenant)
@@ -203,7 +198,7 @@ async def test_exactly_the_allowed_cells_are_let_in(key_files: KeyFiles) -> None
     wrong: list[str] = []
     counted: Counter[str] = Counter()
     async with (
-        MeshServer("all", settings, [*map(_stand_in, services)], Quiet(), telemetry=telemetry) as server,
+        MeshServer("all", settings, [*map(_stand_in, services)], Idle(), telemetry=telemetry) as server,
         connect(server.address, service="any", security=ChannelSecurity()) as channel,
     ):
 
@@ -251,7 +246,7 @@ async def test_where_nobody_is_asked_a_service_may_name_the_tenant() -> None:
     registration = _stand_in("evenmesh.evaluator.v1.EvaluatorService")
     telemetry = Telemetry.disabled()
     async with (
-        MeshServer("open", settings, [registration], Quiet(), telemetry=telemetry) as server,
+        MeshServer("open", settings, [registration], Idle(), telemetry=telemetry) as server,
         connect(server.address, service="any", security=ChannelSecurity()) as channel,
     ):
         assert await _ended(channel, name, None) == (REACHED, "default")

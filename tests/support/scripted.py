@@ -482,16 +482,6 @@ class Generator(generator_grpc.GeneratorServiceServicer):
         )
 
 
-class Nothing:
-    """A lifecycle with nothing to do."""
-
-    async def start(self) -> None:
-        """Nothing."""
-
-    async def stop(self) -> None:
-        """Nothing."""
-
-
 @dataclass
 class ScriptedMesh:
     """The services behind one address, and that address."""

@@ -27,11 +27,11 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
     from evenmesh_kit.rpc.server import MeshServer, Registration
     from evenmesh_kit.settings import ServiceSettings
     from evenmesh_kit.telemetry.setup import Telemetry
+    from tests.support.lifecycle import Idle
     from tests.support.scripted import (
         Collections,
         Evaluator,
         Generator,
-        Nothing,
         Orchestrator,
         Retriever,
         ScriptedMesh,
@@ -75,7 +75,7 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
             "scripted",
             ServiceSettings(home=tmp_path, port=0),
             registrations,
-            Nothing(),
+            Idle(),
             telemetry=Telemetry.disabled(),
         )
         await server.start()

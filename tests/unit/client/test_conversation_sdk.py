@@ -29,6 +29,7 @@ from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.lifecycle import Idle
 
 TARGET = GroupTarget("provider", ("P", "Q"), (0.25, 0.75), "rnod")
 
@@ -360,20 +361,12 @@ class Slow(pb_grpc.OrchestratorServiceServicer):
             yield made
 
 
-class Quiet:
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
-
-
 async def test_a_conversation_outlasts_the_deadline_of_calls_that_bring_none() -> None:
     name = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
     registration = Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, Slow(), name)
     settings = ServiceSettings(default_deadline_s=0.4, grace_s=0)
     async with (
-        MeshServer("slow", settings, [registration], Quiet(), telemetry=Telemetry.disabled()) as server,
+        MeshServer("slow", settings, [registration], Idle(), telemetry=Telemetry.disabled()) as server,
         AsyncClient(server.address, timeout=30) as client,
     ):
         async with client.converse() as conversation:

@@ -35,7 +35,7 @@ from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_lab.similarities import Models, Similarities
-from tests.support.scripted import Nothing
+from tests.support.lifecycle import Idle
 
 
 class BothClients:
@@ -62,7 +62,7 @@ async def clients() -> AsyncIterator[BothClients]:
     registration = Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, name)
     settings = ServiceSettings(grace_s=0, port=0)
     async with (
-        MeshServer("measures", settings, [registration], Nothing(), telemetry=Telemetry.disabled()) as server,
+        MeshServer("measures", settings, [registration], Idle(), telemetry=Telemetry.disabled()) as server,
         AsyncClient(Addresses(evaluator=server.address)) as one,
     ):
         with Client(one.addresses) as other:

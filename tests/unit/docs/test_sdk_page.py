@@ -30,6 +30,7 @@ from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_lab.similarities import Models, Similarities
 from tests.support import scripted
+from tests.support.lifecycle import Idle
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "sdk.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -107,7 +108,7 @@ async def test_the_examples_run_in_their_order(
         "page",
         ServiceSettings(grace_s=0, port=0),
         registrations,
-        scripted.Nothing(),
+        Idle(),
         telemetry=Telemetry.disabled(),
     ) as server:
         for variable in VARIABLES.values():

@@ -13,7 +13,8 @@ from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
-from tests.support.scripted import Nothing, Orchestrator
+from tests.support.lifecycle import Idle
+from tests.support.scripted import Orchestrator
 from tests.unit.gateway.conftest import Open
 
 SAID = [{"role": "user", "content": "How often?"}]
@@ -31,7 +32,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
     settings = ServiceSettings(home=tmp_path, port=0, api_keys=path, limits=limits)
     registration = Registration(add_OrchestratorServiceServicer_to_server, Orchestrator(), NAME)
     async with MeshServer(
-        "orchestrator", settings, [registration], Nothing(), telemetry=Telemetry.disabled()
+        "orchestrator", settings, [registration], Idle(), telemetry=Telemetry.disabled()
     ) as server:
         yield server.address, keys
 

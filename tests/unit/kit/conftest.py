@@ -20,6 +20,7 @@ from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.lifecycle import Idle
 
 SERVICE = "evenmesh.test.v1.EchoService"
 KINDS = ("unary", "server_stream", "client_stream", "bidi")
@@ -52,16 +53,6 @@ class EchoSettings(ServiceSettings):
     """Settings of the service under test."""
 
     model_config = SettingsConfigDict(env_prefix="EVENMESH_ECHO_")
-
-
-class Quiet:
-    """A lifecycle that has nothing to do."""
-
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
 
 
 async def _unary(request: ItemError, context: Any) -> ItemError:
@@ -165,7 +156,7 @@ async def serve(tmp_path: Any) -> AsyncIterator[Serve]:
                 "echo",
                 EchoSettings(**{"home": tmp_path, "grace_s": 5, **(settings or {})}),
                 [registration(**behaviours)],
-                lifecycle or Quiet(),
+                lifecycle or Idle(),
                 telemetry=telemetry or Telemetry.disabled(),
             )
             return await stack.enter_async_context(server)

@@ -43,6 +43,7 @@ from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.servicer import CollectionServicer, RetrieverServicer
 from evenmesh_retriever.settings import RetrieverSettings
 from evenmesh_retriever.web import WebRetrieval
+from tests.support.lifecycle import Idle
 
 GUARD_S = 120
 LOUD, QUIET = (("evenmesh-tenant", "loud"),), (("evenmesh-tenant", "quiet"),)
@@ -119,14 +120,6 @@ class Mesh:
                 await asyncio.sleep(0.01)
 
 
-class _Nothing:
-    async def start(self) -> None:
-        """Nothing."""
-
-    async def stop(self) -> None:
-        """Nothing."""
-
-
 @asynccontextmanager
 async def serving(home: Path, **settings: float) -> AsyncIterator[Mesh]:
     configured = RetrieverSettings(encoder="held", host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
@@ -147,7 +140,7 @@ async def serving(home: Path, **settings: float) -> AsyncIterator[Mesh]:
         Registration(add_RetrieverServiceServicer_to_server, retriever, RETRIEVER_NAME),
         Registration(add_CollectionServiceServicer_to_server, collections, COLLECTION_NAME),
     ]
-    server = MeshServer("retriever", configured, registrations, _Nothing(), telemetry=Telemetry.disabled())
+    server = MeshServer("retriever", configured, registrations, Idle(), telemetry=Telemetry.disabled())
     try:
         async with server, grpc.aio.insecure_channel(server.address) as channel:
             yield Mesh(server, channel, encoder, ingests, listings)

@@ -15,6 +15,7 @@ from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.settings import ServiceSettings, SettingsError, load
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.lifecycle import Idle
 
 
 def test_the_age_is_what_grpc_gets() -> None:
@@ -33,16 +34,6 @@ def test_an_age_of_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENMESH_MAX_CONNECTION_AGE_S", "0")
     with pytest.raises(SettingsError, match=r"EVENMESH_MAX_CONNECTION_AGE_S=0: .*>= 1"):
         load(ServiceSettings)
-
-
-class Quiet:
-    """A lifecycle that has nothing to do."""
-
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
 
 
 async def test_a_call_outlives_the_age_of_its_connection_and_the_next_takes_another(
@@ -84,7 +75,7 @@ async def test_a_service_that_is_not_ready_is_alive(tmp_path: Path, call: Any) -
         "empty",
         ServiceSettings(home=tmp_path),
         [],
-        Quiet(),
+        Idle(),
         telemetry=Telemetry.disabled(),
         readiness=readiness,
     )

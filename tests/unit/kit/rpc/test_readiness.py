@@ -12,7 +12,8 @@ from evenmesh.wire.channel import connect
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
-from tests.unit.kit.conftest import SERVICE, Echo, EchoSettings, Quiet, registration
+from tests.support.lifecycle import Idle
+from tests.unit.kit.conftest import SERVICE, Echo, EchoSettings, registration
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -28,7 +29,7 @@ async def test_health_follows_readiness_and_calls_are_let_in(tmp_path: Path) -> 
     readiness = Readiness()
     settings = EchoSettings(home=tmp_path, grace_s=5)
     async with MeshServer(
-        "echo", settings, [registration()], Quiet(), telemetry=Telemetry.disabled(), readiness=readiness
+        "echo", settings, [registration()], Idle(), telemetry=Telemetry.disabled(), readiness=readiness
     ) as server:
         channel = connect(server.address, service=SERVICE)
         stub = health_pb2_grpc.HealthStub(channel)

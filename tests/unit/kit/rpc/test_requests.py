@@ -357,14 +357,15 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.unit.kit.conftest import EchoSettings, Quiet, registration
+from tests.support.lifecycle import Idle
+from tests.unit.kit.conftest import EchoSettings, registration
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 
 async def main():
     keys = Path(sys.argv[2]) / "keys.toml"
     settings = EchoSettings(home=Path(sys.argv[2]), api_keys=keys, max_message_bytes=2**24)
-    server = MeshServer("echo", settings, [registration()], Quiet(), telemetry=Telemetry.disabled())
+    server = MeshServer("echo", settings, [registration()], Idle(), telemetry=Telemetry.disabled())
     async with server:
         print(server.address, flush=True)
         await asyncio.Event().wait()

@@ -29,6 +29,7 @@ from evenmesh_kit.security.keys import ApiKeys, KeyEntry
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.logs import configure
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.lifecycle import Idle
 
 
 @pytest.fixture
@@ -92,16 +93,6 @@ class Feedback(feedback_grpc.FeedbackServiceServicer):
         return feedback.RollbackModelResponse()
 
 
-class Quiet:
-    """A lifecycle that has nothing to do."""
-
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
-
-
 async def test_deletions_and_promotions_are_recorded(lines: Any, tmp_path: Path) -> None:
     read = lines()
     key, digest = keys.new_key()
@@ -121,7 +112,7 @@ async def test_deletions_and_promotions_are_recorded(lines: Any, tmp_path: Path)
         ),
     ]
     settings = ServiceSettings(home=tmp_path, api_keys=file, grace_s=1)
-    server = MeshServer("echo", settings, services, Quiet(), telemetry=Telemetry.disabled())
+    server = MeshServer("echo", settings, services, Idle(), telemetry=Telemetry.disabled())
     metadata = (("authorization", f"Bearer {key}"),)
     async with server, connect(server.address, service="any", retry=False) as channel:
         stub: Any = collections_grpc.CollectionServiceStub(channel)

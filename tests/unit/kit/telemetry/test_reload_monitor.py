@@ -29,6 +29,7 @@ from evenmesh_kit.security import keys
 from evenmesh_kit.security.triton_tls import TritonTls
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from tests.support.lifecycle import Idle
 
 SERVICE: Final = "evenmesh.test.v1.EchoService"
 ENDED, SOON, LATER, LATEST = (datetime(year, 5, 17, 3, 4, 5, tzinfo=UTC) for year in (2020, 2030, 2031, 2032))
@@ -44,16 +45,6 @@ class TritonSettings(TritonTls):
     """Settings of a service that calls a Triton server."""
 
     model_config = SettingsConfigDict(env_prefix="EVENMESH_ECHO_")
-
-
-class Quiet:
-    """A lifecycle that has nothing to do."""
-
-    async def start(self) -> None:
-        """Nothing to load."""
-
-    async def stop(self) -> None:
-        """Nothing to release."""
 
 
 def put(path: Path, *parts: trustme.Blob) -> Path:
@@ -229,7 +220,7 @@ async def test_what_triton_is_shown_is_reported_from_when_it_is(
         triton_private_key=key,
         triton_root_certificates=authorities,
     )
-    server = MeshServer("echo", settings, [], Quiet(), telemetry=telemetry)
+    server = MeshServer("echo", settings, [], Idle(), telemetry=telemetry)
     assert ends(telemetry) == {}
     assert settings.triton_credentials() is not None
     assert ends(telemetry) == {"triton": LATER}
