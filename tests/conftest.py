@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from pytest_rerunfailures import StatusDB
 
 from tests.support.order import SERVERS, places
+from tests.support.postgres import Postgres, running
 from tests.support.programs import missing
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = terminalreporter.stats.get("skipped", [])
     if line := missing(str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server of one module."""
+    with running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,16 +37,6 @@ from tests.support.postgres import Postgres
 
 CONFIGURATIONS = [Configuration("c", "bm25", "none", "t5", float(alpha)) for alpha in (0, 1)]
 SCOPES: list[Scope] = ["run-0", "run-1", *CONFIGURATIONS]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,16 +22,6 @@ from tests.support.postgres import Postgres
 
 ANN, ALL = Agent("qa", "ann"), AllAgents()
 HOUR_US = 3600 * 10**6
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,6 @@ from tests.support.postgres import Postgres
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "schemas"
 KINDS = ["sqlite", "postgresql"]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture(params=KINDS)

@@ -14,7 +14,6 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,16 +37,6 @@ ROUND_S = 3.0 if FULL else 20.0
 PAUSE_S = 0.05 if FULL else 0.3
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(LASTS_S + 400)]
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    server = Postgres(durable=True)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 async def test_what_was_acknowledged_survives_anything(postgres: Postgres, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,16 +50,6 @@ def reranker(home: Path, **settings: str) -> Killable:
     return Killable(
         "evenmesh_reranker", "reranker", home, DEVICE="cpu", DTYPE="float32", THREADS="1", **settings
     ).having_imported(LEARNING)
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    server = Postgres(durable=True)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 @dataclass

@@ -15,7 +15,6 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,16 +56,6 @@ QUERIES = 24
 JUDGED = 5
 AGENTS_THERE = tuple(Agent("qa", f"agent-{number}") for number in range(4))
 ALLOWED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    server = Postgres(durable=True)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 @dataclass

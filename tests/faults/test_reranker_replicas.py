@@ -39,7 +39,7 @@ from evenmesh_reranker.servicer import RERANKER
 from tests.support import s3_server, tiny_models
 from tests.support.forked import LEARNING
 from tests.support.killable import Killable
-from tests.support.postgres import Postgres
+from tests.support.postgres import Postgres, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600), pytest.mark.xdist_group("learning")]
 
@@ -51,12 +51,8 @@ ALLOWED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    server = Postgres(durable=True)
-    try:
-        server.start()
+    with running(durable=True) as server:
         yield server
-    finally:
-        server.end()
 
 
 @dataclass

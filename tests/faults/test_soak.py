@@ -21,7 +21,7 @@ from scipy.stats import t as student
 
 from tests.faults.chaos.load import Load, Seen
 from tests.faults.chaos.world import World
-from tests.support.postgres import Postgres
+from tests.support.postgres import Postgres, running
 
 _WANTED = os.environ.get("EVENMESH_SOAK_MESH_S", "")
 LASTS_S = float(_WANTED or "600")
@@ -43,12 +43,8 @@ pytestmark = [
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
+    with running() as server:
         yield server
-    finally:
-        server.end()
 
 
 async def test_memory_and_descriptors_are_flat(postgres: Postgres, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -116,6 +118,17 @@ class Postgres:
             "-q",
         ]
         return subprocess.run([*command, "-c", statement], check=check, capture_output=True).returncode
+
+
+@contextmanager
+def running(*, durable: bool = False) -> Iterator[Postgres]:
+    """Start a server, and end it with the block."""
+    server = Postgres(durable=durable)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
 
 
 @cache

@@ -9,7 +9,6 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -223,16 +222,6 @@ def test_nothing_is_left_of_a_backup_that_fails(home: Path, tmp_path: Path) -> N
     with pytest.raises(BackupError, match=r"feedback\.db cannot be copied"):
         take(Stores.find(home, {}), tmp_path / "backups" / "one")
     assert list((tmp_path / "backups").iterdir()) == []
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
 
 
 def test_postgresql_is_dumped_and_restored(postgres: Postgres, tmp_path: Path) -> None:
