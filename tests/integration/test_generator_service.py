@@ -48,6 +48,7 @@ from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models
 from tests.support.lifecycle import Idle
 from tests.support.tiny_models import SENTENCES
+from tests.support.waiting import until
 
 QUESTION = SENTENCES[0]
 PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
@@ -335,12 +336,6 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         yield start
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 @pytest.mark.parametrize("num_beams", [1, 4])
 async def test_a_caller_that_leaves_stops_the_model_at_the_next_token(
@@ -359,10 +354,10 @@ async def test_a_caller_that_leaves_stops_the_model_at_the_next_token(
     gate.permits.release(3)
     call = stub.Generate(requests[at], timeout=TIMEOUT if how == "cancel" else 3)
     reading = asyncio.ensure_future(call.read())
-    await _until(lambda: gate.steps == 3)
+    await until(lambda: gate.steps == 3)
     if how == "cancel":
         call.cancel()
-    await _until(lambda: admission.in_flight == 0)
+    await until(lambda: admission.in_flight == 0)
     gate.permits.release(500)
     reading.cancel()
     call.cancel()
@@ -378,7 +373,7 @@ async def test_too_much_work_is_refused_at_once(folders: dict[str, Path], serve:
     stub, admission = await serve(subject, 500)
     gate = Gate(model)
     first = asyncio.ensure_future(_stream(stub, _request(decoding=pb.Decoding(max_new_tokens=300))))
-    await _until(lambda: admission.in_flight > 300)
+    await until(lambda: admission.in_flight > 300)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await _stream(stub, _request(decoding=pb.Decoding(max_new_tokens=300)))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -424,11 +419,11 @@ async def test_one_tenants_largest_batch_leaves_room_for_another(
                 for key in secrets
             )
             answers = asyncio.ensure_future(greedy.GenerateBatch(batch, timeout=TIMEOUT))
-            await _until(lambda: admission.in_flight > 0 and admission.waiting > 0)
+            await until(lambda: admission.in_flight > 0 and admission.waiting > 0)
             held = admission.in_flight
             assert held <= 0.75 * admission.capacity
             answer = asyncio.ensure_future(_stream(polite, _request()))
-            await _until(lambda: admission.in_flight > held or answer.done())
+            await until(lambda: admission.in_flight > held or answer.done())
             gate.open()
             assert (await answer)[1].completion_tokens >= 1
             results = (await answers).results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
@@ -12,6 +12,7 @@ from evenmesh_evaluator.observations.consumer import LogConsumer
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.storage.tenant_log import LogEntry
+from tests.support.waiting import until
 
 
 class ScriptedLog:
@@ -103,12 +104,6 @@ async def consuming(log: ScriptedLog, store: ScriptedStore) -> AsyncIterator[Non
         yield
     finally:
         await consumer.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_each_is_stored_for_its_tenant_and_removed() -> None:

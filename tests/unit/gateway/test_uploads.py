@@ -21,6 +21,7 @@ from evenmesh_gateway.uploads.scratch import ScratchFolder
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support import document_files as files
 from tests.support.scripted import ScriptedMesh
+from tests.support.waiting import until
 from tests.unit.gateway.conftest import Open
 
 PATH = "/v1/collections/manuals/documents"
@@ -66,13 +67,6 @@ def readers() -> list[psutil.Process]:
             if READER in child.cmdline():
                 found += [child, *child.children(recursive=True)]
     return found
-
-
-async def until(done: Any) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(60):
-        while not done():
-            await asyncio.sleep(0.05)
 
 
 async def half_sent(gateway: httpx.AsyncClient, key: str = "", path: str = PATH) -> asyncio.StreamWriter:

@@ -23,6 +23,7 @@ from evenmesh_orchestrator.observations import relay as relay_module
 from evenmesh_orchestrator.observations.outbox import Outbox
 from evenmesh_orchestrator.observations.relay import OutboxRelay
 from evenmesh_orchestrator.ports import Receipt
+from tests.support.waiting import until
 from tests.unit.orchestrator.fakes import ask
 
 
@@ -135,17 +136,11 @@ async def _relay(
         await relay.stop()
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def test_an_observation_arrives_once_in_order_and_leaves_the_outbox(tmp_path: Path) -> None:
     evaluator = FakeEvaluator()
     async with _relay(tmp_path, evaluator) as (relay, outbox):
         receipts = [await relay.submit(_observation(str(i))) for i in range(100)]
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert evaluator.received == [str(i) for i in range(100)]
     assert {receipt.waits for receipt in receipts} == {None}
     assert {receipt.report for receipt in receipts} == {None}
@@ -156,13 +151,13 @@ async def test_an_idle_stream_is_finished_and_opened_again(tmp_path: Path) -> No
     evaluator = FakeEvaluator()
     async with _relay(tmp_path, evaluator, idle_s=0.02) as (relay, outbox):
         await relay.submit(_observation("a"))
-        await _until(lambda: outbox.size == 0)
-        await _until(lambda: bool(evaluator.streams) and all(stream.dead for stream in evaluator.streams))
+        await until(lambda: outbox.size == 0)
+        await until(lambda: bool(evaluator.streams) and all(stream.dead for stream in evaluator.streams))
         before = len(evaluator.streams)
         await asyncio.sleep(0.1)
         assert len(evaluator.streams) == before
         await relay.submit(_observation("b"))
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert evaluator.stored == {"a": 1, "b": 1}
 
 
@@ -171,7 +166,7 @@ async def test_a_stream_that_breaks_loses_nothing(tmp_path: Path) -> None:
     evaluator.breaks_after = 7
     async with _relay(tmp_path, evaluator) as (relay, outbox):
         await asyncio.gather(*(relay.submit(_observation(str(i))) for i in range(30)))
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert sorted(evaluator.stored, key=int) == [str(i) for i in range(30)]
     assert len(evaluator.streams) == 2
 
@@ -181,14 +176,14 @@ async def test_observations_wait_for_an_absent_evaluator_and_survive_a_restart(t
     away.error = Unavailable("UPSTREAM_UNAVAILABLE", "away")
     async with _relay(tmp_path, away) as (relay, outbox):
         await relay.submit(_observation("a"))
-        await _until(lambda: len(away.streams) >= 2)  # tried, and tried again
+        await until(lambda: len(away.streams) >= 2)  # tried, and tried again
         receipt = await relay.submit(_observation("b"))
         assert receipt.waits == "UPSTREAM_UNAVAILABLE"
         assert outbox.size == 2
 
     evaluator = FakeEvaluator()
     async with _relay(tmp_path, evaluator) as (relay, outbox):
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert evaluator.received == ["a", "b"]
 
 
@@ -203,11 +198,11 @@ async def test_a_lost_connection_is_reported_and_its_return_is_used_at_once(
         evaluator.on_change(False)
         evaluator.error = Unavailable("UPSTREAM_UNAVAILABLE", "away")
         assert (await relay.submit(_observation("a"))).waits == "UPSTREAM_UNAVAILABLE"
-        await _until(lambda: "takes no observations" in caplog.text)  # the pause has begun
+        await until(lambda: "takes no observations" in caplog.text)  # the pause has begun
         evaluator.error = None
         evaluator.on_change(True)
         assert (await relay.submit(_observation("b"))).waits is None
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
 
 
 async def test_a_full_store_is_reported_by_its_failure(tmp_path: Path) -> None:
@@ -215,7 +210,7 @@ async def test_a_full_store_is_reported_by_its_failure(tmp_path: Path) -> None:
     evaluator.error = Unavailable("STORE_FULL", "the disk is full")
     async with _relay(tmp_path, evaluator) as (relay, _):
         await relay.submit(_observation("a"))
-        await _until(lambda: len(evaluator.streams) >= 2)
+        await until(lambda: len(evaluator.streams) >= 2)
         assert (await relay.submit(_observation("b"))).waits == "UPSTREAM_UNAVAILABLE"
 
 
@@ -225,7 +220,7 @@ async def test_what_the_evaluator_refuses_is_refused_once_and_stops_nobody(tmp_p
     async with _relay(tmp_path, evaluator) as (relay, outbox):
         for i in range(3):
             await relay.submit(_observation(str(i)))
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert evaluator.stored == {"0": 1, "2": 1}
     assert evaluator.received == ["0", "1", "2"]
 
@@ -263,7 +258,7 @@ async def test_waiting_for_a_report_ends_when_the_evaluator_goes(tmp_path: Path)
         broken = await relay.submit(_observation("c", want_report=True))
         with pytest.raises(Unavailable):
             await _result(broken.report)
-        await _until(lambda: "c" in evaluator.stored)
+        await until(lambda: "c" in evaluator.stored)
 
 
 async def test_an_observation_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
@@ -304,11 +299,11 @@ async def test_what_a_tenant_observes_arrives_as_its_own_however_late(tmp_path: 
     async with _relay(tmp_path, away) as (relay, outbox):
         for tenant, name in (("acme", "a"), ("default", "a"), ("other", "b"), ("acme", "c"), ("acme", "a")):
             await _submitted(relay, tenant, _observation(name))
-        await _until(lambda: len({stream.tenant for stream in away.streams}) == 3)
+        await until(lambda: len({stream.tenant for stream in away.streams}) == 3)
         assert outbox.size == 4
     evaluator = FakeEvaluator()
     async with _relay(tmp_path, evaluator) as (relay, outbox):  # after a restart, with nobody calling
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
         receipt = await _submitted(relay, "acme", _observation("d", want_report=True))
         assert receipt.report is not None
         assert (await receipt.report).run_id == "report after d"
@@ -322,7 +317,7 @@ async def test_what_the_evaluator_fails_at_every_time_does_not_stop_what_is_behi
     async with _relay(tmp_path, evaluator) as (relay, outbox):
         for name in ("before", "poison", "behind"):
             await relay.submit(_observation(name))
-        await _until(lambda: "behind" in evaluator.stored and outbox.size == 0)
+        await until(lambda: "behind" in evaluator.stored and outbox.size == 0)
         assert evaluator.received.count("poison") == 5
     assert evaluator.stored == {"before": 1, "behind": 1}
 
@@ -335,7 +330,7 @@ async def test_what_another_process_left_is_brought(tmp_path: Path, monkeypatch:
         await other.open()
         await other.append("acme", "left", b"left")
         await other.close()
-        await _until(lambda: evaluator.tenants.get("acme") == ["left"])
+        await until(lambda: evaluator.tenants.get("acme") == ["left"])
 
 
 async def test_an_entry_that_ends_the_evaluator_is_set_aside_and_stops_nobody(tmp_path: Path) -> None:
@@ -345,7 +340,7 @@ async def test_an_entry_that_ends_the_evaluator_is_set_aside_and_stops_nobody(tm
         for name in ("before", "poison", "behind"):
             await _submitted(relay, "acme", _observation(name))
         await _submitted(relay, "other", _observation("theirs"))
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert evaluator.stored == {"before": 1, "behind": 1, "theirs": 1}
     assert evaluator.received.count("poison") == 5
 
@@ -355,9 +350,9 @@ async def test_attempts_that_ended_the_evaluator_count_after_a_restart(tmp_path:
     evaluator.fails_at, evaluator.failure = "poison", Unanswered("UPSTREAM_UNAVAILABLE", "gone")
     async with _relay(tmp_path, evaluator) as (relay, _):
         await relay.submit(_observation("poison"))
-        await _until(lambda: len(evaluator.received) >= 3)
+        await until(lambda: len(evaluator.received) >= 3)
     async with _relay(tmp_path, evaluator) as (_, outbox):
-        await _until(lambda: len(evaluator.received) >= 4 and outbox.size == 0)
+        await until(lambda: len(evaluator.received) >= 4 and outbox.size == 0)
     assert 5 <= len(evaluator.received) <= 6  # one may have been withdrawn when the first relay stopped
 
 
@@ -367,11 +362,11 @@ async def test_an_outage_sets_nothing_aside(tmp_path: Path) -> None:
     async with _relay(tmp_path, evaluator) as (relay, outbox):
         evaluator.serves = False
         await relay.submit(_observation("a"))
-        await _until(lambda: bool(evaluator.received))
+        await until(lambda: bool(evaluator.received))
         await asyncio.sleep(1.0)  # several pauses
         assert (evaluator.received, outbox.size) == (["a"], 1)
         evaluator.fails_at, evaluator.serves = "", True
-        await _until(lambda: outbox.size == 0)
+        await until(lambda: outbox.size == 0)
     assert evaluator.stored == {"a": 1}
 
 
@@ -394,11 +389,11 @@ async def test_a_final_status_sets_the_entry_aside_at_once(
         for name in ("never", "behind"):
             await relay.submit(_observation(name))
         if final:
-            await _until(lambda: outbox.size == 0)
+            await until(lambda: outbox.size == 0)
             assert evaluator.received.count("never") == 2  # among others, then alone
             assert evaluator.stored == {"behind": 1}
         else:
-            await _until(lambda: evaluator.received.count("never") >= 3)
+            await until(lambda: evaluator.received.count("never") >= 3)
             assert outbox.size == 2
 
 
@@ -416,7 +411,7 @@ async def test_a_planned_stop_waits_for_an_evaluator_that_comes_back(tmp_path: P
     evaluator.error = Unavailable("UPSTREAM_UNAVAILABLE", "gone")
     async with _relay(tmp_path, evaluator) as (relay, outbox):
         await relay.submit(_observation("a"))
-        await _until(lambda: bool(evaluator.streams))
+        await until(lambda: bool(evaluator.streams))
         draining = asyncio.create_task(relay.drain(60))
         await asyncio.sleep(0.1)
         assert not draining.done()

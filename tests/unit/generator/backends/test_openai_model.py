@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from contextlib import aclosing
 from typing import Any
@@ -32,6 +31,7 @@ from evenmesh_kit.settings import SettingsError
 from tests.support import scripted_openai
 from tests.support.ports import reserve
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
+from tests.support.waiting import until
 
 PASSAGES = tuple(Passage(str(at), f"title {at}", f"text {at}") for at in range(3))
 
@@ -247,12 +247,6 @@ async def test_the_context_is_what_the_server_lists() -> None:
             assert model.describe().max_input_tokens == 500
 
 
-async def _until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_a_model_that_is_not_listed_any_more_is_away_until_it_is() -> None:
     sound, names, readiness = scripted_openai.made_up(), ["made-up"], Readiness()
 
@@ -268,7 +262,7 @@ async def test_a_model_that_is_not_listed_any_more_is_away_until_it_is() -> None
     ):
         await _answer(model, _request())
         names[:] = ["other"]
-        await _until(lambda: not model.up)
+        await until(lambda: not model.up)
         assert not readiness.ready
         asked = len([one for one in server.requests if one.method == "POST"])
         (error,) = await model.generate_batch([_request()], Cancellation())
@@ -277,7 +271,7 @@ async def test_a_model_that_is_not_listed_any_more_is_away_until_it_is() -> None
         assert "other" not in error.message, "callers are not shown what else a server has"
         assert len([one for one in server.requests if one.method == "POST"]) == asked
         names[:] = ["made-up"]
-        await _until(lambda: model.up)
+        await until(lambda: model.up)
         assert readiness.ready
         await _answer(model, _request())
 
@@ -299,7 +293,7 @@ async def test_a_server_that_lists_too_often_keeps_its_model() -> None:
         scripted_openai.opened(server.url, remote_probe_interval_s=0.02) as (model,),
     ):
         started = True
-        await _until(lambda: refusals > 2)
+        await until(lambda: refusals > 2)
         assert model.up
         await _answer(model, _request())
 

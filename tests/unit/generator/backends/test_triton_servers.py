@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from evenmesh_generator.runtime.statistics import EngineStatistics, combined, co
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from tests.support import triton_models
 from tests.support.scripted_triton import MODEL, ScriptedTriton, free_port
+from tests.support.waiting import until
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 REQUEST = GenerationRequest(
@@ -69,12 +70,6 @@ def opened(target: str, **fields: Any) -> Any:
     return triton_models.opened(
         target, MODEL, triton_probe_interval_s=0.1, triton_resolve_interval_s=0.05, **fields
     )
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def ask(model: VllmModel, count: int = 1) -> list[Answer | MeshError]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,9 @@ from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security import keys
+from tests.support.waiting import until
 
 ROOM = 4
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 class Served:
@@ -47,7 +41,7 @@ class Served:
         """Ends the call that began first; returns when the next one has begun, if any waits."""
         expected = len(self.began) + (1 if self.admission.waiting else 0)
         self._leave.pop(0).set()
-        await _until(lambda: len(self.began) == expected)
+        await until(lambda: len(self.began) == expected)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +71,7 @@ async def test_a_flood_takes_nobody_elses_turn(
     )
     calls = [asyncio.create_task(flood("unary", timeout=120)) for _ in range(40)]
     # Four run, four wait, and the rest of the flood is refused at once.
-    await _until(lambda: sum(one.done() for one in calls) == 40 - 2 * ROOM)
+    await until(lambda: sum(one.done() for one in calls) == 40 - 2 * ROOM)
     refused = [one.exception() for one in calls if one.done()]
     assert all(isinstance(error, grpc.RpcError) for error in refused)
     reported = [errors.from_rpc_error(error) for error in refused if isinstance(error, grpc.RpcError)]
@@ -87,7 +81,7 @@ async def test_a_flood_takes_nobody_elses_turn(
     assert all(error.retry_after_s is not None for error in reported)
     # The other tenant's four find room in the queue all the same.
     others = [asyncio.create_task(other("unary", timeout=120)) for _ in range(ROOM)]
-    await _until(lambda: served.admission.waiting == 2 * ROOM)
+    await until(lambda: served.admission.waiting == 2 * ROOM)
     assert served.began == ["flood"] * ROOM
     for _ in range(2 * ROOM):
         await served.end_one()

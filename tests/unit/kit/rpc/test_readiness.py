@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -13,16 +12,11 @@ from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.lifecycle import Idle
+from tests.support.waiting import until
 from tests.unit.kit.conftest import SERVICE, Echo, EchoSettings, registration
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_health_follows_readiness_and_calls_are_let_in(tmp_path: Path) -> None:
@@ -41,7 +35,7 @@ async def test_health_follows_readiness_and_calls_are_let_in(tmp_path: Path) -> 
         assert await shows(SERVING)
         for ready, status in ((False, NOT_SERVING), (True, SERVING), (False, NOT_SERVING)):
             readiness.ready = ready
-            await _until(lambda status=status: shows(status))  # type: ignore[misc]
+            await until(lambda status=status: shows(status))  # type: ignore[misc]
             assert await Echo(channel)("unary") == ["a"]
         await channel.close()
 

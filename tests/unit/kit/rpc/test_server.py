@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,11 @@ from evenmesh_kit.rpc.server import MeshServer, ServerStartError, run
 from evenmesh_kit.rpc.server import serve as run_service
 from evenmesh_kit.settings import ServiceSettings, SettingsError
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.waiting import until
 
 SERVICE = "evenmesh.test.v1.EchoService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Waits for what no one announces."""
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def health(echo: Any, service: str = "") -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import Pointer
 from evenmesh_reranker.ports import LoadedModel
 from tests.support.registry_world import ANN, Loader, Model, World
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tm
     await world.registry.promote(version, tenant=DEFAULT_TENANT)
     (tmp_path / "serving" / "all.json").write_text("{")
     (tmp_path / "serving" / "touch").write_text("")
-    await _until(world.registry.stale)
+    await until(world.registry.stale)
     assert world.registry.failures == 1
     assert (await world.registry.model_for(ANN)).version == version
     later = world.another()
@@ -136,8 +137,8 @@ async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tm
         await later.model_for(ANN)
     assert later.stale()
     assert (await later.promote(version, tenant=DEFAULT_TENANT)).serving
-    await _until(lambda: not later.stale())
-    await _until(lambda: not world.registry.stale())
+    await until(lambda: not later.stale())
+    await until(lambda: not world.registry.stale())
     await later.close()
 
 
@@ -146,17 +147,11 @@ async def test_it_reports_that_an_earlier_version_serves_than_was_promoted(world
     await world.registry.promote(good, tenant=DEFAULT_TENANT)
     assert (world.registry.stale(), world.registry.failures) == (False, 0)
     world.store.set_pointer(AllAgents(), Pointer(broken, (good,)))
-    await _until(world.registry.stale)
-    await _until(lambda: world.registry.failures == 1)
+    await until(world.registry.stale)
+    await until(lambda: world.registry.failures == 1)
     assert (await world.registry.model_for(ANN)).version == good
     await world.registry.rollback(AllAgents())
     assert not world.registry.stale()
-
-
-async def _until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not reached():
-            await asyncio.sleep(0.01)
 
 
 async def test_old_versions_are_removed_while_others_serve(

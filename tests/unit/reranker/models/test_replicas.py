@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import ModelStore, Pointer
 from tests.support.registry_world import ANN, Model, World
+from tests.support.waiting import until
 
 ALL = AllAgents()
 promoting = partial(ModelRegistry.promote, tenant=DEFAULT_TENANT)
@@ -67,12 +68,6 @@ async def world(tmp_path: Path) -> AsyncIterator[Replicas]:
     await world.close()
 
 
-async def _until(reached: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await reached():
-            await asyncio.sleep(0.01)
-
-
 async def _served(registry: ModelRegistry, agent: Agent = ANN) -> str:
     try:
         return (await registry.model_for(agent)).version
@@ -93,7 +88,7 @@ async def test_of_two_promotions_at_once_one_serves_and_the_other_is_rolled_back
     async def agree() -> bool:
         return await _served(a) == await _served(b) == pointer.serving
 
-    await _until(agree)
+    await until(agree)
     rolled_back = await a.rollback(ALL)
     assert rolled_back.version == pointer.history[0]
 
@@ -158,13 +153,13 @@ async def test_agents_that_one_registers_are_known_to_all(world: Replicas) -> No
     async def follows() -> bool:
         return await _served(b, theirs) == acmes and await _served(b) == ours
 
-    await _until(follows)
+    await until(follows)
     for agent in (Agent("qa", "carl"), theirs):
         world.registered.append(agent)
         await a.register(agent)
         assert await a.knows(agent)
-        await _until(partial(b.knows, agent))
-        await _until(partial(_knows, origin[1], agent))  # a moment later: one poll reads both
+        await until(partial(b.knows, agent))
+        await until(partial(_knows, origin[1], agent))  # a moment later: one poll reads both
 
 
 async def test_what_could_not_be_read_is_served_when_it_can_be(
@@ -188,7 +183,7 @@ async def test_what_could_not_be_read_is_served_when_it_can_be(
     async def serves(version: str) -> bool:
         return await _served(b) == version
 
-    await _until(partial(serves, one))
+    await until(partial(serves, one))
     with pytest.raises(Unavailable, match=f"version {two} cannot be read now"):
         await promoting(b, two)
     await promoting(a, two)
@@ -196,10 +191,10 @@ async def test_what_could_not_be_read_is_served_when_it_can_be(
     async def reports() -> bool:
         return b.stale() and b.failures > 0
 
-    await _until(reports)
+    await until(reports)
     assert await _served(b) == one
     store.away = False
-    await _until(partial(serves, two))
+    await until(partial(serves, two))
     assert not b.stale()
 
 
@@ -230,7 +225,7 @@ async def test_what_serves_goes_on_while_its_files_cannot_be_looked_at(world: Re
         store.state_known, before = damage, store.looked
         if damage:  # its files changed, and whether they are whole cannot be read now
             (world.store.folder(version) / "score").touch()
-        await _until(looked_on)
+        await until(looked_on)
         assert await _served(b) == version
 
 
@@ -244,7 +239,7 @@ async def test_a_database_that_is_away_stops_no_replica(
     async def serves(version: str) -> bool:
         return await _served(b) == version
 
-    await _until(partial(serves, one))
+    await until(partial(serves, one))
     stamp, asked = world.promotions.stamp, []
 
     async def away() -> object:
@@ -257,10 +252,10 @@ async def test_a_database_that_is_away_stops_no_replica(
     async def asked_often() -> bool:
         return len(asked) > 3
 
-    await _until(asked_often)
+    await until(asked_often)
     assert await _served(b) == one
     monkeypatch.setattr(world.promotions, "stamp", stamp)
-    await _until(partial(serves, two))
+    await until(partial(serves, two))
 
 
 async def test_a_replica_keeps_what_it_serves_and_no_version_is_promoted_while_it_is_removed(
@@ -315,16 +310,16 @@ async def test_versions_of_a_bucket_serve_in_all(world: Replicas) -> None:
 
     for version in versions[:2]:
         await promoting(a, version)
-        await _until(partial(serves, version))
+        await until(partial(serves, version))
     with pytest.raises(FailedPrecondition, match="it cannot be loaded: no such layer"):
         await promoting(a, versions[2])
     assert (await b.rollback(ALL)).version == versions[0]
     assert {one.version for one in a.models(ALL)} == set(versions)
     # Gone from the bucket, it serves no more.
     await promoting(a, versions[1])
-    await _until(partial(serves, versions[1]))
+    await until(partial(serves, versions[1]))
     stores[2].remove(versions[1])
-    await _until(partial(serves, versions[0]))
+    await until(partial(serves, versions[0]))
 
 
 async def test_a_promotion_of_what_was_removed_a_moment_ago_is_undone(

@@ -25,6 +25,7 @@ from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
 from evenmesh_retriever.domain import Lexical, Passage
 from evenmesh_retriever.ports import CollectionStore, ReadReplica, Snapshot
+from tests.support.waiting import until
 from tests.unit.retriever.backends.segments.living import recipe
 
 NEVER = 3600.0
@@ -392,10 +393,3 @@ async def test_a_collection_of_another_machine_s_copy(mine: TenantCollections, r
         with store.of(DEFAULT_TENANT).lease("c") as after:
             assert after is not before
             assert texts(after) == texts(before)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.01)

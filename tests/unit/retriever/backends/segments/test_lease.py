@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +25,7 @@ from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore
 from evenmesh_retriever.domain import Lexical, Passage
 from evenmesh_retriever.ports import CannotStart
+from tests.support.waiting import until
 
 Take = Callable[..., WriterLease]
 
@@ -308,19 +308,12 @@ async def test_what_was_replaced_stays_for_those_that_read_it_elsewhere(tmp_path
 
     store = opened(tmp_path, keep_s=0.01)
     await store.start()
-    await gone(lambda: not grave.exists())
+    await until(lambda: not grave.exists())
     collections = store.of(DEFAULT_TENANT)
     for number in range(4):
         await collections.ingest("c", some("a", text=f"text {number}"), create=True)
-    await gone(lambda: len(list(folder.glob("versions/*.json"))) <= 2)  # without another write
+    await until(lambda: len(list(folder.glob("versions/*.json"))) <= 2)  # without another write
     await store.stop()
-
-
-async def gone(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("fails", ["mkdir", "write"])
