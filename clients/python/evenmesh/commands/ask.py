@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from evenmesh.commands.answering import Answering
+from evenmesh.commands.dial import Alpha, Disparity, RelevanceLoss, Samples, Share
 from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
 from evenmesh.commands.shares import shares_of
@@ -35,26 +36,10 @@ def ask(
             help="Let the answers of an ensemble vote: one of the mesh by name, or expressions with commas.",
         ),
     ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(help="Fairness dial: 0 is uniform, larger follows the scores. Samples rankings."),
-    ] = None,
-    disparity: Annotated[
-        float | None,
-        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
-    ] = None,
-    relevance_loss: Annotated[
-        float | None,
-        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
-    ] = None,
-    share: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ATTRIBUTE[=VALUE]<=N",
-            help="Instead of --alpha: a bound on a group's share of the exposure, such as 'provider<=0.4' or "
-            "'group=female>=0.3'. May be repeated.",
-        ),
-    ] = None,
+    alpha: Alpha = None,
+    disparity: Disparity = None,
+    relevance_loss: RelevanceLoss = None,
+    share: Share = None,
     balance: Annotated[
         float | None,
         typer.Option(
@@ -63,9 +48,7 @@ def ask(
             "0.05. Samples rankings.",
         ),
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
-    ] = None,
+    samples: Samples = None,
     stage: Annotated[
         str | None, typer.Option(help="Sample rankings from the scores of the retriever or of the reranker.")
     ] = None,

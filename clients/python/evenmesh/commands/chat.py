@@ -10,6 +10,7 @@ import typer
 
 from evenmesh.commands.answering import Answering
 from evenmesh.commands.ask import Target
+from evenmesh.commands.dial import Disparity, RelevanceLoss, Share
 from evenmesh.commands.failure import FAILED, USAGE, CommandError
 from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
@@ -68,22 +69,9 @@ def chat(
     alpha: Annotated[
         float | None, typer.Option(help="Fairness dial: each turn sees one sampled ranking.")
     ] = None,
-    disparity: Annotated[
-        float | None,
-        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
-    ] = None,
-    relevance_loss: Annotated[
-        float | None,
-        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
-    ] = None,
-    share: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ATTRIBUTE[=VALUE]<=N",
-            help="Instead of --alpha: a bound on a group's share of the exposure, such as 'provider<=0.4' or "
-            "'group=female>=0.3'. May be repeated.",
-        ),
-    ] = None,
+    disparity: Disparity = None,
+    relevance_loss: RelevanceLoss = None,
+    share: Share = None,
     save: Annotated[
         Path | None,
         typer.Option(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from evenmesh.commands.dial import Alpha, Disparity, RelevanceLoss, Samples, Share
 from evenmesh.commands.failure import USAGE, CommandError
 from evenmesh.commands.filters import FILTER_HELP, filter_of
 from evenmesh.commands.group import group
@@ -29,29 +30,11 @@ def retrieve(
     retriever: Annotated[str | None, typer.Option(help="Retriever by name, such as bm25.")] = None,
     depth: Annotated[int | None, typer.Option(help="Size of the candidate pool. Default: 100.")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Positions of a ranking. Default: 5.")] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(help="Fairness dial: 0 is uniform, larger follows the scores. Samples rankings."),
-    ] = None,
-    disparity: Annotated[
-        float | None,
-        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
-    ] = None,
-    relevance_loss: Annotated[
-        float | None,
-        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
-    ] = None,
-    share: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ATTRIBUTE[=VALUE]<=N",
-            help="Instead of --alpha: a bound on a group's share of the exposure, such as 'provider<=0.4' or "
-            "'group=female>=0.3'. May be repeated.",
-        ),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
-    ] = None,
+    alpha: Alpha = None,
+    disparity: Disparity = None,
+    relevance_loss: RelevanceLoss = None,
+    share: Share = None,
+    samples: Samples = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the sampling. Default: drawn, and shown.")
     ] = None,
