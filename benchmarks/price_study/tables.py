@@ -1,7 +1,7 @@
 """The tables of docs/studies/price.md, from its plan and the stored records; a test compares them.
 
-``python -m benchmarks.price_study.tables`` computes ``summary.csv`` and ``readers.csv`` from the records,
-writes the tables into the page, and draws the figures; a minute.
+``python -m benchmarks.price_study.tables`` computes ``summary.csv`` and ``readers.csv`` from the records and
+writes the tables into the page; a minute.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import csv_rows
-from benchmarks.over_time.drawing import draw
 from benchmarks.page import fill, table
 from benchmarks.price_study import measures
 from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE
@@ -204,22 +203,9 @@ def tables() -> dict[str, str]:
 
 
 def main() -> None:
-    """Compute the numbers, write the tables into the page, and draw utility over disparity."""
+    """Compute the numbers and write the tables into the page."""
     summarize()
     fill(OUT.with_suffix(".md"), tables())
-    summary = csv_rows.read(OUT / "summary.csv")
-    for reader in READERS:
-        points: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
-        for row in summary:
-            if (row["data"], row["reader"]) == (next(iter(SETS)), reader) and row["dial"] in _NAMED:
-                values = [float(row[name]) for name in ("ee_d", "difference", "low", "high")]
-                points[row["stage"]].append((values[0], values[1], values[2], values[3]))
-        draw(
-            OUT / f"utility-disparity-{reader}.svg",
-            points,
-            x="normalised EE-D",
-            y="F1 − deterministic ranking's",
-        )
 
 
 def _mean(rows: Sequence[Row], name: str) -> str:
