@@ -369,8 +369,6 @@ class _QueryCurve:
     queries: tuple[Hashable, ...]
     level: float
     """The first y, which all are relative to: a level curve stays level to the last digit."""
-    middle: float
-    """The mean x, which x of the slope are relative to, so that their squares keep their digits."""
     sizes: FloatArray
     """Matrix [Q, G] of numbers of points."""
     xs: FloatArray
@@ -378,7 +376,7 @@ class _QueryCurve:
     ys: FloatArray
     """Matrix [Q, G] of sums of y."""
     moments: FloatArray
-    """Matrix [Q, 5]: sums of 1, x, y, x² and x · y."""
+    """Matrix [Q, 5]: sums of 1, x, y, x² and x · y, of x less their mean."""
     ends: FloatArray
     """Matrix [Q, 2]: smallest and largest x."""
 
@@ -398,14 +396,14 @@ class _QueryCurve:
         groups = group_points(across, dials)
         shape = (len(names), int(groups.max()) + 1)
         cell = np.ravel_multi_index((query_of, groups), shape)
-        level, middle = float(up[0]), float(across.mean())
+        level = float(up[0])
         up = up - level
 
         def by_cell(weights: FloatArray) -> FloatArray:
             sums = np.bincount(cell, weights=weights, minlength=shape[0] * shape[1])
             return sums.astype(np.float64, copy=False).reshape(shape)
 
-        off = across - middle
+        off = across - float(across.mean())  # so that their squares keep their digits
         moments = [
             np.bincount(query_of, weights=one) for one in (np.ones_like(off), off, up, off * off, off * up)
         ]
@@ -416,7 +414,6 @@ class _QueryCurve:
         return cls(
             tuple(first),
             level,
-            middle,
             by_cell(np.ones_like(off)),
             by_cell(across),
             by_cell(up),

@@ -60,7 +60,7 @@ class PointerAgent(PointerLearner):
         for number, example in enumerate(examples):
             prompt = self._prompts(example)
             rows = tuple(range(len(pairs), len(pairs) + len(prompt.rows)))
-            pairs += [Pair(row, head, head, 0) for row, head in zip(prompt.rows, prompt.heads, strict=True)]
+            pairs += [Pair(row, head, head) for row, head in zip(prompt.rows, prompt.heads, strict=True)]
             groups += [number] * len(rows)
             wanted.append((rows, self._target(example.answer), 1.0))
         return self._batch(pairs, [-1] * len(pairs), groups, wanted, len(examples))

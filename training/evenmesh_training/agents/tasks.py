@@ -34,12 +34,11 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Tasks and the collection they are answered from, with the files both come from."""
+    """Tasks and the collection they are answered from, with the file of the tasks."""
 
     tasks: Sequence[Task]
     passages: Sequence[Passage]
     tasks_file: Path
-    passages_file: Path
 
 
 def locate(name_or_path: str, passages: Path | None, root: Path) -> tuple[Path, Path]:
@@ -75,7 +74,6 @@ def read(tasks: Path, passages: Path) -> TaskData:
         [_task(tasks, number, row) for number, row in _rows(tasks)],
         [_passage(passages, number, row) for number, row in _rows(passages)],
         tasks,
-        passages,
     )
     for path, ids in ((tasks, [t.id for t in found.tasks]), (passages, [p.id for p in found.passages])):
         if not ids:

@@ -54,8 +54,6 @@ class LampTask:
     """Column that is the passage's text: what the user had before them."""
     query: Callable[[str], str | None]
     """Extracts the search text of a question; None where there is none."""
-    titled: bool
-    """Whether the authors search titles as well as texts."""
 
     @property
     def template(self) -> str:
@@ -67,13 +65,13 @@ TASKS: Final[Mapping[str, LampTask]] = MappingProxyType(
     {
         task.name: task
         for task in (
-            LampTask("LaMP-1", "title", "abstract", _references, titled=True),
-            LampTask("LaMP-2", "tag", "description", _after("description:"), titled=False),
-            LampTask("LaMP-3", "score", "text", _after("review:"), titled=False),
-            LampTask("LaMP-4", "title", "text", _after("article:"), titled=True),
-            LampTask("LaMP-5", "title", "abstract", _after(":"), titled=True),
-            LampTask("LaMP-6", "title", "text", _after(":"), titled=False),
-            LampTask("LaMP-7", "", "text", _after(":"), titled=False),
+            LampTask("LaMP-1", "title", "abstract", _references),
+            LampTask("LaMP-2", "tag", "description", _after("description:")),
+            LampTask("LaMP-3", "score", "text", _after("review:")),
+            LampTask("LaMP-4", "title", "text", _after("article:")),
+            LampTask("LaMP-5", "title", "abstract", _after(":")),
+            LampTask("LaMP-6", "title", "text", _after(":")),
+            LampTask("LaMP-7", "", "text", _after(":")),
         )
     }
 )

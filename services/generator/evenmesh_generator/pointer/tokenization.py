@@ -33,14 +33,12 @@ class Pair:
     """Tokens ``[CLS] question [SEP] title: text [SEP]``.
 
     ``boundary``: index of the first passage token (what precedes has token type 0, the rest 1);
-    ``text_start``: index of the first token of the text; ``text_offset``: which token of the whole
-    text that is (0 unless a window was cut).
+    ``text_start``: index of the first token of the text.
     """
 
     ids: tuple[int, ...]
     boundary: int
     text_start: int
-    text_offset: int
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,6 @@ class PairTokenizer:
     def ids(self, text: str) -> tuple[int, ...]:
         """Return the word-piece ids of ``text``, without special tokens."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def many_ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return the word-piece ids of many texts, in parallel."""
-        return [tuple(e.ids) for e in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def text(self, text: str) -> Text:
         """Return the word-piece ids of ``text`` and where each lies in it; Markdown is read as text."""
@@ -174,7 +168,7 @@ def pair(
     question = tuple(question_ids[:MAX_QUESTION])
     window = tuple(text_ids[start : start + room(question_ids, title_ids, limit)])
     head = (CLS, *question, SEP)
-    return Pair((*head, *title_ids, *window, SEP), len(head), len(head) + len(title_ids), start)
+    return Pair((*head, *title_ids, *window, SEP), len(head), len(head) + len(title_ids))
 
 
 def pieces(text: Text, space: int, most: int) -> list[int]:
