@@ -164,8 +164,9 @@ class Orchestrator(Service):
         try:
             await self._relay.start()
         except Unavailable as error:
-            name = variable(self._settings, "home")
-            raise ServerStartError(f"{error.message}: set {name} to a writable folder") from error
+            damaged = error.reason == "OUTBOX_DAMAGED"
+            advice = "" if damaged else f": set {variable(self._settings, 'home')} to a writable folder"
+            raise ServerStartError(f"{error.message}{advice}") from error
         try:
             await self._conversations.start()
         except Unavailable as error:

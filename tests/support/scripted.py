@@ -395,6 +395,7 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
                 vote_agreement=common_pb2.Estimate(mean=0.9, count=2),
                 passages=[evaluator_pb2.ExposureShare(name="p1<b>", exposure=1.0, share=0.5)],
                 ee_d_norm=common_pb2.Estimate(mean=0.5, low=0.25, high=0.75, count=3),
+                ee_r_norm=common_pb2.Estimate(mean=0.5, count=1, undefined=2),
                 expected_utility=common_pb2.Estimate(undefined=3),
                 providers=[evaluator_pb2.ExposureShare(name="Co-op", exposure=2.0, share=1.0, target=1.5)],
                 stages=[

@@ -29,7 +29,7 @@ class Addresses:
 
     @classmethod
     def find(cls, home: Path | None = None, *, orchestrator: str = "") -> Self:
-        """Return where the services are, as far as this machine knows, or is told of the orchestrator.
+        """Return where the services are, as far as this machine knows; ``orchestrator`` names that one.
 
         First comes ``EVENMESH_CLIENT_<SERVICE>_TARGET``, then the mesh that ``evenmesh up`` runs under
         ``home`` (default: ``EVENMESH_HOME``), then the default ports of this machine. These may be another's

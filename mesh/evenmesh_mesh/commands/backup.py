@@ -72,6 +72,7 @@ def restore(
             )
     except BackupError as error:
         raise CommandError(str(error).replace("\n", "; ")) from None
+    at = "" if home is None else f" --home {home}"
     if aside is not None:
         screen.note(f"what was there before is in {aside}")
     if as_json:
@@ -80,7 +81,7 @@ def restore(
         screen.line(f"{source} is whole: {manifest.size:,} bytes of {manifest.created_at}")
     else:
         screen.line(
-            f"restored {manifest.size:,} bytes of {manifest.created_at}; start the mesh with: evenmesh up"
+            f"restored {manifest.size:,} bytes of {manifest.created_at}; start the mesh with: evenmesh up{at}"
         )
 
 

@@ -284,7 +284,7 @@ class _TenantRelay:
             except Exception as raised:  # noqa: BLE001 - logged there; this task must not end
                 error = to_mesh_error(raised)
                 if self.trouble is None:
-                    _log.warning("the evaluator takes no observations: %s", error.reason)
+                    _log.warning("observations wait, as they cannot be delivered: %s", error.reason)
                     pause_s = _MIN_PAUSE_S
                 self.trouble = error
                 self._fail_reports(error)

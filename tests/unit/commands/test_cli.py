@@ -11,6 +11,7 @@ from evenmesh.addresses import VARIABLES
 from evenmesh.commands import application, main
 from evenmesh.common.v1 import common_pb2
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
+from evenmesh.wire.errors import Overloaded, Unauthenticated
 from tests.support.scripted import Ask, ScriptedMesh, answered, script
 
 Output = pytest.CaptureFixture[str]
@@ -208,6 +209,19 @@ def test_errors_are_one_line_and_a_status(
     assert said in err
 
 
+def test_what_to_do_about_an_error_is_said_once(mesh: ScriptedMesh, capsys: Output) -> None:
+    for error, said in (
+        (Unauthenticated("NO_CREDENTIAL", "send a key"), "EVENMESH_API_KEY"),
+        (Overloaded("too many calls; try again in 2.52 s", 2.52), "try again in 2.52 s"),
+        (Overloaded("too many calls", 2.52), "try again in 2.5 s"),
+    ):
+        mesh.orchestrator.events, mesh.orchestrator.error = [], error
+        assert main(["ask", "q"]) == 1
+        err = capsys.readouterr().err
+        assert err.count("try again") == said.count("try again")
+        assert said in err
+
+
 def test_without_a_mesh_the_way_to_one_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES.values():
         monkeypatch.setenv(name, "127.0.0.1:1")
@@ -403,6 +417,7 @@ def test_collections_runs_and_reports(mesh: ScriptedMesh, capsys: Output) -> Non
     assert main(["report"]) == 0
     out, _ = capsys.readouterr()
     assert out.startswith("Run r5\n3 asks, 60 rankings, 0 unanswered;")
+    assert "the target of the 1 with labels" in out
     assert "! rerank degraded in 1 asks (BUDGET_EXCEEDED)" in out
     assert main(["report", "r3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ee_d_norm"]["mean"] == 0.5

@@ -198,7 +198,7 @@ async def test_a_lost_connection_is_reported_and_its_return_is_used_at_once(
         evaluator.on_change(False)
         evaluator.error = Unavailable("UPSTREAM_UNAVAILABLE", "away")
         assert (await relay.submit(_observation("a"))).waits == "UPSTREAM_UNAVAILABLE"
-        await until(lambda: "takes no observations" in caplog.text)  # the pause has begun
+        await until(lambda: "cannot be delivered" in caplog.text)  # the pause has begun
         evaluator.error = None
         evaluator.on_change(True)
         assert (await relay.submit(_observation("b"))).waits is None

@@ -315,6 +315,9 @@ def show_run(screen: Screen, report: RunReport) -> None:
         screen.line()
         screen.line("Exposure", style="bold")
         screen.out.print(provider_table(screen, report.providers))
+        labelled = report.ee_r_norm.count
+        if 0 < labelled < report.num_observations:
+            screen.line(f"Exposure is of all asks, the target of the {labelled:,} with labels", style="dim")
     for count in report.degradations:
         _warn(screen, f"{count.stage} degraded in {count.count:,} asks ({count.reason})")
 

@@ -109,6 +109,7 @@ class WriterLease:
         self.lost = Event()
         self._on_lost = on_lost
         self._released = Event()
+        self.term = self._terms / "none"
         ends = time.monotonic() + wait_s
         self._lock = FolderLock(folder, wait_s=wait_s, given_up=given_up)
         try:
@@ -124,6 +125,7 @@ class WriterLease:
                 self._write_holder()
             self._end_earlier()
         except BaseException:
+            remove(self.term)  # of no holder: the next one would wait for its lease to end
             self._lock.release()
             raise
         self._beating = Thread(target=self._beat, name="retriever-lease", daemon=True)
