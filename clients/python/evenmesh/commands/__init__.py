@@ -206,8 +206,8 @@ def failure_of(exc: Exception) -> tuple[str, int]:
         advice = _advice_on_unreachable(str(exc)) if exc.reason == "UNREACHABLE" else ""
         if exc.reason == "NO_CREDENTIAL":
             advice = "; EVENMESH_API_KEY or EVENMESH_TOKEN_FILE has what the command line sends"
-        said = exc.retry_after_s is None or "try again in" in str(exc)
-        wait = "" if said else f"; try again in {exc.retry_after_s:.1f} s"
+        stated = exc.retry_after_s is None or "try again in" in str(exc)
+        wait = "" if stated else f"; try again in {exc.retry_after_s:.1f} s"
         return f"{exc}{advice}{wait}", FAILED
     if isinstance(exc, ModuleNotFoundError) and exc.name == "pyarrow":
         return "Parquet files need pyarrow, which is not installed: pip install pyarrow", FAILED
