@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from evenmesh.common.v1.common_pb2 import Passage, Policy
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.exposure_balance import ExposureBalance, balanced_weights
 from evenmesh_core.plackett_luce import inclusion_probabilities
+from evenmesh_kit.compute.tenant_cache import TenantCache
 from evenmesh_kit.security import caller as callers
 from evenmesh_orchestrator.asks import contexts
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, attempt
@@ -26,17 +26,14 @@ FRESH_S: Final = 5.0
 """Age up to which a balance is used without asking again. Seconds."""
 STALE_S: Final = 300.0
 """Age up to which a balance is used while the evaluator does not answer. Seconds."""
-_KEPT: Final = 256
-
-
-class _Key(NamedTuple):
-    tenant: str
-    collection: str
-    half_life_days: float
+_KEPT_BYTES: Final = 64 * 2**20
+"""Most of all tenants' balances, of which one may have a quarter. Bytes."""
+_PROVIDER_BYTES: Final = 128
+"""Memory of a provider beside its name: objects, and two numbers. Bytes."""
 
 
 class BalanceReader:
-    """Reads balances from the evaluator, and keeps those of the collections used last.
+    """Reads balances from the evaluator, and keeps those of the collections that each tenant used last.
 
     Args:
         balances: the evaluator.
@@ -46,14 +43,14 @@ class BalanceReader:
     def __init__(self, balances: Balances, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._balances = balances
         self._clock = clock
-        self._known: OrderedDict[_Key, tuple[float, ExposureBalance]] = OrderedDict()
+        self._known: TenantCache[tuple[float, ExposureBalance]] = TenantCache(_KEPT_BYTES)
 
     async def read(
         self, collection: str, half_life_days: float, clock: Clock
     ) -> ExposureBalance | HandledFailure:
         """Return what the providers of a collection of the caller's tenant are owed, at most 300 s old."""
-        key = _Key(callers.current().tenant, collection, half_life_days)
-        found = self._known.get(key)
+        tenant, key = callers.current().tenant, (collection, half_life_days)
+        found = self._known.get(tenant, key)
         if found is not None and self._clock() - found[0] <= FRESH_S:
             return found[1]
         read_at = self._clock()
@@ -63,10 +60,8 @@ class BalanceReader:
             lambda budget: self._balances.balance(collection, half_life_days, timeout_s=budget),
         )
         if not isinstance(outcome, HandledFailure):
-            self._known[key] = (read_at, outcome)
-            self._known.move_to_end(key)
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            size = sum(_PROVIDER_BYTES + 2 * len(name.encode()) for name in outcome.names)
+            self._known.put(tenant, key, (read_at, outcome), size)
         elif found is not None and self._clock() - found[0] <= STALE_S:
             return found[1]
         return outcome

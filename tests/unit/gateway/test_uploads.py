@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import psutil
 import pytest
 
+from evenmesh_documents import attribution
 from evenmesh_gateway.http.server import HttpServer
 from evenmesh_gateway.uploads import routes
 from evenmesh_gateway.uploads.form import address_of
@@ -221,6 +225,25 @@ async def test_an_option_outside_its_bounds_is_named_before_anything_is_read(
     assert (reply.status_code, reply.json()["field"]) == (400, field)
     assert "secret-word" not in reply.text
     assert "nobody" not in reply.text
+
+
+async def test_patterns_of_a_request_are_compiled_by_the_process_that_reads(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range without case takes milliseconds for each ten bytes: a request of them held up every caller."""
+    compiled: list[str] = []
+    watched = SimpleNamespace(compile=compiled.append, error=re.error)
+    monkeypatch.setattr(attribution, "re", watched)
+    slow = "attribute=topic=pattern:" + quote("(?i)(0)[!-\uffff]")
+    reply = await gateway.post(f"{PATH}?{slow}", files=form(**{"a.md": OIL}))
+    assert reply.status_code == 200
+    for query, field in (("provider=pattern:x", "provider"), ("attribute=topic=pattern:(", "attribute")):
+        wrong = await gateway.post(f"{PATH}?{query}", files=form(**{"a.md": OIL}))
+        assert (wrong.status_code, wrong.json()["field"]) == (400, field)
+    many = "&".join(["provider=pattern:(" + "x" * 1000 + ")"] * 5)
+    too_many = await gateway.post(f"{PATH}?{many}", files=form(**{"a.md": OIL}))
+    assert (too_many.status_code, "4,096 bytes together" in too_many.json()["detail"]) == (400, True)
+    assert compiled == []
 
 
 async def test_what_is_no_form_of_files_is_refused(open_gateway: Open) -> None:

@@ -40,6 +40,8 @@ REQUEST: Final = b"r"
 COUNT: Final = struct.Struct(">I")
 MOST_JOB_BYTES: Final = 16 << 20
 """Largest job. Bytes."""
+INVALID_RULE: Final = "INVALID_RULE"
+"""Reason of a job that failed for a rule of what ``failed`` names."""
 MOST_LISTED: Final = 1_000
 """Most providers, and most files of a kind, that are listed; the number of all is said beside them."""
 
@@ -86,11 +88,12 @@ class GatheringJob:
         """Return the rules for attributes.
 
         Raises:
-            ValueError: one is no rule.
+            InvalidRuleError: one is no rule.
         """
-        rules = tuple(map(Rule.parse, self.provider)) or DEFAULT_PROVIDER
-        others = tuple((name, Rule.parse(rule)) for name, rule in self.attributes)
-        return Attribution(rules, others, self.base_url)
+        rules = _rules("provider", self.provider) or DEFAULT_PROVIDER
+        others = _rules("attribute", [rule for _, rule in self.attributes])
+        names = (name for name, _ in self.attributes)
+        return Attribution(rules, tuple(zip(names, others, strict=True)), self.base_url)
 
     def splitting(self, apart: str) -> Splitting:
         """Return how documents are split.
@@ -104,6 +107,17 @@ class GatheringJob:
             return Splitting(size, self.overlap, apart=apart)
         count = counting.bundled() if by == "bundled" else counting.tokens(Path(by))
         return Splitting(size, self.overlap, count, apart)
+
+
+class InvalidRuleError(ValueError):
+    """Raised for what is no rule, with the name of what it is given for: ``provider`` or ``attribute``."""
+
+
+def _rules(name: str, texts: Iterable[str]) -> tuple[Rule, ...]:
+    try:
+        return tuple(map(Rule.parse, texts))
+    except ValueError:
+        raise InvalidRuleError(name) from None
 
 
 def default_size(tokenizer: str) -> int:
@@ -159,6 +173,8 @@ def main() -> None:
         _say(
             outgoing, failed=f"the files hold more than {job.text_bytes:,} bytes of text", reason="TOO_LARGE"
         )
+    except InvalidRuleError as error:
+        _say(outgoing, failed=str(error), reason=INVALID_RULE)
     except MemoryError:
         _say(outgoing, failed="the files need more memory than there is to read them", reason="TOO_LARGE")
     except ParserError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import and_, delete, distinct, func, or_, select, update
+from sqlalchemy import and_, case, delete, distinct, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh_core.exposure_balance import fading
@@ -119,21 +119,28 @@ async def balance(
         half_life: in days; what is older than 30 of it, a billionth, is left out.
         limit: most providers.
     """
-    query = (
-        select(_C.provider, _C.day, func.sum(_C.balance_target), func.sum(_C.balance_exposure))
-        .where(_C.tenant == tenant, _C.collection == collection, _C.day >= int(today - 30 * half_life))
-        .where(or_(_C.balance_target > 0, _C.balance_exposure > 0))
-        .group_by(_C.provider, _C.day)
+    here = and_(
+        _C.tenant == tenant,
+        _C.collection == collection,
+        _C.day >= int(today - 30 * half_life),
+        or_(_C.balance_target > 0, _C.balance_exposure > 0),
     )
-    sums: dict[str, tuple[float, float]] = {}
-    factors: dict[int, float] = {}
-    for provider, day, target, exposure in await connection.execute(query):
-        if day not in factors:
-            factors[day] = float(fading(max(0.0, today - day - 0.5), half_life))
-        old = sums.get(provider, (0.0, 0.0))
-        sums[provider] = (old[0] + factors[day] * target, old[1] + factors[day] * exposure)
-    order = sorted(sums, key=lambda name: (-abs(sums[name][0] - sums[name][1]), name))
-    return [ProviderBalance(name, *sums[name]) for name in order[:limit]]
+    days = (await connection.scalars(select(_C.day).where(here).distinct())).all()
+    if not days:
+        return []
+    factors = {day: float(fading(max(0.0, today - day - 0.5), half_life)) for day in days}
+    # The database adds up: a collection can have millions of days of providers.
+    factor = case(factors, value=_C.day, else_=0.0)
+    target, exposure = func.sum(_C.balance_target * factor), func.sum(_C.balance_exposure * factor)
+    query = (
+        select(_C.provider, target, exposure)
+        .where(here)
+        .group_by(_C.provider)
+        .order_by(func.abs(target - exposure).desc(), _C.provider)
+        .limit(limit)
+    )
+    found = [ProviderBalance(*row) for row in await connection.execute(query)]
+    return sorted(found, key=lambda one: (-abs(one.target - one.exposure), one.provider))
 
 
 async def reset(connection: AsyncConnection, tenant: str, collection: str) -> int:

@@ -10,12 +10,14 @@ from typing import Final
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import FailedPrecondition, InvalidField, NotFound
 from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.statements import codec
 from evenmesh_evaluator.statements.recent import RecentStatements
 from evenmesh_evaluator.statements.signing import Signer
 from evenmesh_evaluator.statements.summary import Privacy, Window, state
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_kit.security import caller as callers
@@ -24,6 +26,8 @@ from evenmesh_kit.security.caller import Caller, Role
 MAX_PROVIDERS: Final = 10_000
 """Most providers of a balance."""
 
+_BALANCES: Final = 2
+"""Most balances that are read at a time, each of which reads all that a collection showed."""
 _DAY_US: Final = 24 * 60 * 60 * 10**6
 _READERS: Final = frozenset({Role.ASK})
 """Roles that may read the statements of every provider of their tenant."""
@@ -52,6 +56,7 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
         self._store = store
         self._statements_pool = pool
         self._recent = RecentStatements()
+        self._balance_places = TenantPlaces(_BALANCES, share=0.5, where="the database of observations")
         self._signer = signer
         self._privacy = privacy
         self._clock = clock
@@ -102,12 +107,11 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
         self, request: pb.GetExposureBalanceRequest, context: Context
     ) -> pb.GetExposureBalanceResponse:
         """Return what the providers of a collection are owed."""
-        providers = await self._store.balance(
-            callers.current().tenant,
-            codec.collection(request.collection),
-            half_life_days=codec.half_life(request),
-            limit=MAX_PROVIDERS,
-        )
+        collection, half_life_days = codec.collection(request.collection), codec.half_life(request)
+        async with self._balance_places.hold(deadline.current()):
+            providers = await self._store.balance(
+                callers.current().tenant, collection, half_life_days=half_life_days, limit=MAX_PROVIDERS
+            )
         return codec.balance(providers, self._clock())
 
     async def ResetExposureBalance(

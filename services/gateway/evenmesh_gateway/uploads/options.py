@@ -17,7 +17,9 @@ MOST_RULES: Final = 64
 MOST_RULE_BYTES: Final = 1024
 """Longest rule, and longest base of addresses. Bytes."""
 
-_RULES: Final = (
+MOST_PATTERN_BYTES: Final = 4096
+"""Most of all patterns together. Bytes."""
+RULES: Final = (
     "must be folder, domain, field:NAME, column:NAME, value:TEXT, or pattern:REGEX with one group, "
     f"in at most {MOST_RULE_BYTES:,} bytes"
 )
@@ -134,6 +136,9 @@ def _check_rules(options: UploadOptions) -> None:
     """
     provider = tuple(_rule("provider", rule) for rule in options.provider)
     others = tuple((name, _rule("attribute", rule)) for name, rule in options.attributes)
+    patterns = [one.argument for one in (*provider, *(rule for _, rule in others)) if one.kind == "pattern"]
+    if sum(len(one.encode()) for one in patterns) > MOST_PATTERN_BYTES:
+        raise InvalidField("provider", f"patterns must be at most {MOST_PATTERN_BYTES:,} bytes together")
     try:
         Attribution(provider, others)
     except ValueError:
@@ -144,6 +149,7 @@ def _check_rules(options: UploadOptions) -> None:
 
 def _rule(field: str, text: str) -> Rule:
     try:
-        return Rule.parse(text)
+        # Patterns are compiled by the process that reads the files: that can take seconds of a thread.
+        return Rule.parse(text, compiles=False)
     except ValueError:  # whose words repeat the rule
-        raise InvalidField(field, _RULES) from None
+        raise InvalidField(field, RULES) from None

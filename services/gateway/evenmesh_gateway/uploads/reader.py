@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded
+from evenmesh.wire.errors import DeadlineExceeded, InvalidField
 from evenmesh_documents.parsing.wire import LENGTH
-from evenmesh_documents.uploads.process import COUNT, EVENT, REQUEST, GatheringJob, job_bytes
+from evenmesh_documents.uploads.process import (
+    COUNT,
+    EVENT,
+    INVALID_RULE,
+    REQUEST,
+    GatheringJob,
+    job_bytes,
+)
 from evenmesh_gateway.http.problems import TOO_LARGE, HttpProblem
+from evenmesh_gateway.uploads.options import RULES
 
 _MODULE: Final = "evenmesh_documents.uploads.process"
 _MOST_MESSAGE: Final = 64 << 20
@@ -79,6 +87,7 @@ class UploadReader:
 
         Raises:
             HttpProblem: they hold too much, or the process has ended.
+            InvalidField: a rule has a pattern that is none.
             DeadlineExceeded: it takes too long.
         """
         until = Deadline.after(self._read_s)
@@ -94,6 +103,8 @@ class UploadReader:
                 raise _ended()
             event = json.loads(body)
             if "failed" in event:
+                if event["reason"] == INVALID_RULE:
+                    raise InvalidField(event["failed"], RULES)
                 status = TOO_LARGE if event["reason"] == "TOO_LARGE" else 500
                 if status >= 500:
                     _log.error("an upload was not read", extra={"why": event["failed"]})

@@ -128,6 +128,25 @@ async def test_tenants_and_collections_have_balances_of_their_own() -> None:
     assert [one[:2] for one in upstream.asked] == [("a", "zoo"), ("b", "zoo"), ("a", "lab")]
 
 
+async def test_one_tenants_balances_take_no_others_place_and_a_bounded_memory() -> None:
+    many = ExposureBalance(["x" * 1000 + str(at) for at in range(1000)], np.zeros(1000), np.zeros(1000))
+    upstream = FakeBalances(many)
+    reader = BalanceReader(upstream, clock=lambda: 0.0)
+    clock = Clock(Deadline.after(60), PipelineConfig({}, 0.05, 1, 1, 0.0))
+
+    async def read(tenant: str, half_life_days: float) -> None:
+        callers.enter(Caller("c", tenant, frozenset({Role.ASK})))
+        await reader.read("zoo", half_life_days, clock)
+
+    await asyncio.create_task(read("victim", 30.0))
+    for at in range(300):
+        await asyncio.create_task(read("attacker", 1.0 + at))
+    assert reader._known.size < 64 * 2**20
+    asked = len(upstream.asked)
+    await asyncio.create_task(read("victim", 30.0))
+    assert len(upstream.asked) == asked
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
