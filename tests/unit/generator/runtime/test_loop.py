@@ -29,7 +29,7 @@ from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Networ
 from evenmesh_generator.runtime.networks.seq2seq import Seq2SeqNetwork
 from evenmesh_generator.runtime.networks.static_batching import StaticCausalNetwork, StaticSeq2SeqNetwork
 from evenmesh_generator.runtime.pointer_engines import torch_network
-from evenmesh_generator.runtime.tasks import Task
+from evenmesh_generator.runtime.tasks import Judgement, Task
 from tests.support import tiny_models
 from tests.support.tiny_engines import Ear
 from tests.support.tiny_models import SENTENCES, plain
@@ -519,6 +519,8 @@ class Failing:
         self.threads: set[str] = set()
         self.fail_steps: list[Exception] = []
         self.bad_row: tuple[int, ...] | None = None
+        self.fail_settling: list[Exception] = []
+        self.fail_reading: list[Exception] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -530,6 +532,12 @@ class Failing:
 
     def rows(self) -> Rows:
         return _FailingRows(self, self._inner.rows())
+
+    def prefill(self, prompt: Prompt) -> Prefill:
+        if self.fail_reading:
+            raise self.fail_reading.pop()
+        prefill: Prefill = self._inner.prefill(prompt)
+        return prefill
 
 
 class _FailingRows:
@@ -547,6 +555,8 @@ class _FailingRows:
         self._inner.join(joining)
 
     def settle(self, *args: Any) -> None:
+        if self._network.fail_settling:
+            raise self._network.fail_settling.pop()
         self._inner.settle(*args)
 
     @property
@@ -577,6 +587,44 @@ def test_a_step_that_runs_out_of_memory_ends_its_requests_and_no_others(
     assert found.ids == tuple(expected[:-1] if closed else expected)
     statistics = desk.loop.statistics(0)
     assert (statistics.failed, statistics.finished, statistics.active_rows) == (1, 1, 0)
+
+
+def test_rows_that_cannot_be_given_back_end_their_batch_and_not_the_loop(
+    subjects: dict[str, Subject], opened: Callable[..., Desk]
+) -> None:
+    """A caller hangs up, and the memory to rearrange what is left is not there."""
+    subject = subjects["pointer"]
+    network: Any = Failing(subject.network)
+    desk = opened(subject, network)
+    cancel, long = Cancellation(), Decoding(max_new_tokens=60, temperature=5.0)
+    with desk.loop._changed:
+        ears = [desk.ask(subject.prompts[0], long, cancel), desk.ask(subject.prompts[1], long)]
+    _let_run(desk, 2, ears)
+    network.fail_settling.append(torch.OutOfMemoryError("CUDA out of memory"))
+    cancel.cancel()
+    outcomes = [ear.outcome() for ear in ears]
+    assert isinstance(outcomes[1], MeshError)
+    assert outcomes[1].reason == "OUT_OF_MEMORY"
+    received(desk.ask(subject.prompts[2], Decoding(max_new_tokens=4)))
+
+
+@pytest.mark.parametrize("judges", [False, True])
+def test_a_loop_that_fails_itself_ends_its_requests_and_goes_on(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], judges: bool
+) -> None:
+    subject = subjects["pointer"]
+    network: Any = Failing(subject.network)
+    desk = opened(subject, network)
+    network.fail_reading.append(RuntimeError("broken"))
+    if judges:
+        judgement = Judgement([subject.prompts[0]], 1, 2, Cancellation())
+        desk.loop.put(judgement)
+        error = judgement.result.exception(timeout=60)
+    else:
+        error = desk.ask(subject.prompts[0], Decoding(max_new_tokens=4)).outcome()
+    assert isinstance(error, MeshError)
+    assert error.reason == "INTERNAL"
+    received(desk.ask(subject.prompts[2], Decoding(max_new_tokens=4)))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,7 +11,7 @@ from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.decoding.rules import Rules
 from evenmesh_generator.runtime.decoding.sequences import SingleSequence
 from evenmesh_generator.runtime.loops.converted_model import ConvertedModel
-from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
+from evenmesh_generator.runtime.loops.loop import Loop, answered, notify, stopped, why_cancelled
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Task
@@ -159,7 +159,7 @@ class ConvertedLoop(Loop):
             if task.lost:
                 return True
             if sequence.done:
-                self.end(task, task.answer())
+                self.end(task, answered(task))
             return sequence.done
 
         for task, sequence in zip(tasks, sequences, strict=True):
@@ -186,7 +186,7 @@ class ConvertedLoop(Loop):
             sequence.log_probability = one.log_probability
             task.sequence = sequence
             self._counts.written_tokens += len(one.ids)
-            self.end(task, task.answer())
+            self.end(task, answered(task))
 
     def _sequence(self, task: Task) -> SingleSequence:
         assert task.transcript is not None  # noqa: S101 - made before

@@ -14,13 +14,12 @@ import grpc
 import torch
 
 from evenmesh.wire.errors import MeshError
-from evenmesh_generator.domain import Answer
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.decoding.rules import Rules
 from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.loops.layout import Layout
-from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
+from evenmesh_generator.runtime.loops.loop import Loop, answered, notify, stopped, why_cancelled
 from evenmesh_generator.runtime.loops.side_by_side import SideBySide
 from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Network, Prefill, ReadPrompt, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
@@ -207,18 +206,28 @@ class DecodingLoop(Loop):
     def _run(self) -> None:
         with self._side_by_side, torch.inference_mode():
             while self._take_in():
-                self._drop()
-                self._admit()
-                self._begin()
-                self._work()
-        items: list[Task | Judgement] = [
-            *self._running(),
-            *self._prefilling,
-            *self._waiting,
-            *self._judging,
-        ]
-        for item in [*items, *self._arrivals]:
+                try:
+                    self._drop()
+                    self._admit()
+                    self._begin()
+                    self._work()
+                except Exception as error:  # noqa: BLE001 - the callers receive it
+                    # Nobody would answer any more if this thread ended, and nobody would notice.
+                    _log.exception("the loop of a model failed: all its requests end")
+                    self._abandon(_as_mesh_error(error))
+        self._abandon(stopped())
+        for item in self._arrivals:
             self._refuse(item, stopped())
+
+    def _abandon(self, error: MeshError) -> None:
+        """End all requests that were taken in."""
+        items: list[Task | Judgement] = [*self._running(), *self._prefilling, *self._waiting, *self._judging]
+        for kept in (self._parts, self._prefilling, self._judging):
+            kept.clear()
+        for task in list(self._waiting):
+            self._waiting.remove(task)
+        for item in items:
+            self._refuse(item, error)
 
     def _take_in(self) -> bool:
         with self._changed:
@@ -250,9 +259,7 @@ class DecodingLoop(Loop):
         for place, part in list(self._parts.items()):
             gone = [one for one in part.running.values() if one.lost or one.cancel.cancelled]
             if gone:
-                self._leave(place, gone, {})
-                for task in gone:
-                    self._end(task, why_cancelled(task))
+                self._remove(place, gone, why_cancelled)
         for judgement in [one for one in self._judging if one.cancel.cancelled]:
             self._judging.remove(judgement)
             self._refuse(judgement, why_cancelled(judgement))
@@ -260,9 +267,9 @@ class DecodingLoop(Loop):
     def _admit(self) -> None:
         """Admit requests in turns; one that does not fit is not overtaken, but for its tenant's share."""
         while (task := self._waiting.first(self._within_share)) is not None:
-            if (error := self._too_large(task)) is not None:
+            if (too_large := self._too_large(task)) is not None:
                 self._waiting.remove(task)
-                self._end(task, error)
+                self._end(task, too_large)
                 continue
             task.part = self._emptiest_part(task)
             if not self._fits(task):
@@ -270,7 +277,11 @@ class DecodingLoop(Loop):
             self._waiting.take(task)
             assert task.prompt is not None, "prompts are made before"  # noqa: S101
             task.started = time.monotonic()
-            task.prefill = self._network.prefill(task.prompt)
+            try:
+                task.prefill = self._network.prefill(task.prompt)
+            except Exception as error:  # noqa: BLE001 - the caller receives it
+                self._end(task, _as_mesh_error(error))
+                continue
             self._prefilling.append(task)
 
     def _running(self) -> list[Task]:
@@ -495,9 +506,8 @@ class DecodingLoop(Loop):
         try:
             select_tokens(first, rows, mine, normalised=self._network.normalised)
         except Exception as error:  # noqa: BLE001 - the callers receive it
-            self._leave(place, begun, {})
-            for task in begun:
-                self._end(task, _as_mesh_error(error))
+            failed = _as_mesh_error(error)
+            self._remove(place, begun, lambda _: failed)
             return
         self._stepped(place, begun)
 
@@ -570,7 +580,17 @@ class DecodingLoop(Loop):
             self._give_up(place, tasks, _as_mesh_error(error))
             return
         for task in done:
-            self._end(task, _answered(task))
+            self._end(task, answered(task, _as_mesh_error))
+
+    def _remove(self, place: _Place, tasks: Sequence[Task], why: Callable[[Task], Outcome]) -> None:
+        """End requests and give their rows back."""
+        try:
+            self._leave(place, tasks, {})
+        except Exception as error:  # noqa: BLE001 - the callers receive it
+            self._give_up(place, tasks, _as_mesh_error(error))
+            return
+        for task in tasks:
+            self._end(task, why(task))
 
     def _leave(self, place: _Place, tasks: Sequence[Task], parents: dict[int, list[int]]) -> None:
         part = self._parts[place]
@@ -627,6 +647,10 @@ class DecodingLoop(Loop):
     def _judge_together(self, items: Sequence[_Passage], failed: dict[int, MeshError]) -> None:
         try:
             logits = self._network.judge([one.prefill for one in items]).double()
+            log_probs = logits if self._network.normalised else logits.log_softmax(-1)
+            true = log_probs.gather(1, upload([[one.judgement.true] for one in items], logits.device))
+            false = log_probs.gather(1, upload([[one.judgement.false] for one in items], logits.device))
+            pairs = torch.cat([true, false], 1).tolist()
         except Exception as error:  # noqa: BLE001 - the caller receives it
             if len(items) == 1:
                 failed[id(items[0].judgement)] = _as_mesh_error(error)
@@ -634,10 +658,7 @@ class DecodingLoop(Loop):
             for item in items:
                 self._judge_together([item], failed)
             return
-        log_probs = logits if self._network.normalised else logits.log_softmax(-1)
-        true = log_probs.gather(1, upload([[one.judgement.true] for one in items], logits.device))
-        false = log_probs.gather(1, upload([[one.judgement.false] for one in items], logits.device))
-        for one, pair in zip(items, torch.cat([true, false], 1).tolist(), strict=True):
+        for one, pair in zip(items, pairs, strict=True):
             one.judgement.scores[one.at] = (pair[0], pair[1])
             # Free what was read: a thousand passages' keys and values would not fit.
             prefill = one.judgement.prefills.pop(one.at)
@@ -669,14 +690,6 @@ def _by_similar_length(items: Sequence[_Passage]) -> list[_Passage]:
     lengths = [one.judgement.prompts[one.at].tokens for one in near]
     order = sorted(range(len(near)), key=lambda place: abs(lengths[place] - lengths[0]))
     return [*(near[place] for place in order), *items[_SIMILAR_AMONG:]]
-
-
-def _answered(task: Task) -> Answer | MeshError:
-    """Return the answer of a request that is done, or why there is none."""
-    try:
-        return task.answer()
-    except Exception as error:  # noqa: BLE001 - one answer's fault must not stop the others
-        return _as_mesh_error(error)
 
 
 def _as_mesh_error(error: Exception) -> MeshError:

@@ -17,6 +17,7 @@ from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
 from evenmesh_kit.compute.tenant_turns import TenantTurns
 from evenmesh_kit.compute.thread_names import name_thread
+from evenmesh_kit.rpc.statuses import to_mesh_error
 
 E = TypeVar("E", bound=Exception)
 
@@ -119,6 +120,14 @@ def notify(task: Task, call: Callable[[], None]) -> None:
         if not task.lost:
             _log.warning("a listener failed", exc_info=True)
         task.lost = True
+
+
+def answered(task: Task, as_mesh_error: Callable[[Exception], MeshError] = to_mesh_error) -> Outcome:
+    """Return the answer of a request that is done, or why there is none."""
+    try:
+        return task.answer()
+    except Exception as error:  # noqa: BLE001 - one answer's fault must not stop the others
+        return as_mesh_error(error)
 
 
 def why_cancelled(item: Task | Judgement) -> MeshError | Cancelled:
