@@ -213,7 +213,9 @@ class FirstStage:
         best = pool[:_STANDARD]
         if weight == 0 or not len(best) or not (np.isfinite(scores).all() and np.isfinite(best).all()):
             return None
-        return cls(scores, float(best.mean()), float(best.std()), weight)
+        # The deviation of equal scores would be that of rounding.
+        deviation = float(best.std()) if best.max() > best.min() else 0.0
+        return cls(scores, float(best.mean()), deviation, weight)
 
     @property
     def key(self) -> tuple[object, ...]:

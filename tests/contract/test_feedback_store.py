@@ -290,6 +290,16 @@ async def test_an_agent_that_always_says_the_same_tells_nothing(make: Make) -> N
     assert await _ids(store) == ["0", "b", "6"]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_constant_run_is_flagged_whatever_comes_in_the_same_batch(make: Make, at_once: bool) -> None:
+    store = make(rules=QualityRules(constant_run=4))
+    said = [0.5, *[0.0] * 4, 0.8, *[1.0] * 4, 0.0]
+    items = [item(f"{at:02}", usefulness) for at, usefulness in enumerate(said)]
+    for part in [items] if at_once else [[one] for one in items]:
+        await store.record(part)
+    assert await _ids(store) == ["00", "05", "10"]
+
+
 async def test_an_agent_that_contradicts_itself_often_is_not_believed(make: Make) -> None:
     store = make(rules=QualityRules(fewest_judged_again=4))
     for at in range(4):

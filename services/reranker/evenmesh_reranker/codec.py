@@ -88,7 +88,9 @@ def decode_first_stage(message: pb.RerankRequest) -> FirstStage:
     scores = np.fromiter(given.scores, dtype=np.float64, count=count)
     if not (np.abs(scores) <= MAX_SCORE).all():
         raise InvalidField(field, f"must be numbers in [-{MAX_SCORE:g}, {MAX_SCORE:g}]")
-    mean, deviation = float(scores.mean()), float(scores.std())
+    # The deviation of equal scores would be that of rounding.
+    deviation = float(scores.std()) if count and scores.max() > scores.min() else 0.0
+    mean = float(scores.mean()) if count else 0.0
     if given.HasField("mean"):
         mean = checks.between("first_stage.mean", given.mean, -MAX_SCORE, MAX_SCORE)
     if given.HasField("deviation"):

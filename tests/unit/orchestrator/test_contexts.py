@@ -13,10 +13,18 @@ from evenmesh.common.v1.common_pb2 import Policy
 from evenmesh_core.plackett_luce import Disparity, RelevanceLoss
 from evenmesh_kit.rpc.policies import GroupShare, GroupShares, Target
 from evenmesh_orchestrator.asks.contexts import cut, distinct, reordered, sampled, sampled_to
-from evenmesh_orchestrator.domain import Contexts, Sampling
+from evenmesh_orchestrator.domain import Contexts, FirstStage, Sampling
 from tests.unit.orchestrator.fakes import passage
 
 PASSAGES = [passage(name) for name in "abcdef"]
+
+
+def test_equal_scores_of_a_first_stage_deviate_by_nothing() -> None:
+    """NumPy's deviation of twenty times 2.3 is that of rounding, and whatever differs was 1e14 of it."""
+    pool = np.array([2.3] * 20 + [2.2] * 10)
+    first = FirstStage.of(pool, pool, None)
+    assert first is not None
+    assert (first.mean, first.deviation) == (pytest.approx(2.3), 0.0)
 
 
 def test_cutting_keeps_the_first_k() -> None:

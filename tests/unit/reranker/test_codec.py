@@ -74,6 +74,9 @@ def test_scores_of_a_first_stage() -> None:
     assert call.first is not None
     assert (call.first.scores, call.first.mean) == ((1.0, 2.0, 3.0), 2.0)
     assert call.first.deviation == pytest.approx(math.sqrt(2 / 3))
+    equal = _decode(first_stage=_first(2.3, 2.3, 2.3)).first
+    assert equal is not None
+    assert equal.deviation == 0.0  # NumPy's is that of rounding
     pool = _decode(first_stage=_first(1, 2, 3, mean=-1.0, deviation=0.0)).first
     assert pool == FirstStage((1.0, 2.0, 3.0), -1.0, 0.0)
     assert _decode(fusion=0.0, tolerance=0.5).fusion == 0.0

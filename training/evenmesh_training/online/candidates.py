@@ -125,7 +125,8 @@ class Candidate:
         if served is not None:
             low_rank.fold(copy.encoder.model, served)
         copy.add_agents([agent])
-        return cls(Kind.FULL, "", Parameters(copy))
+        made = cls(Kind.FULL, "", Parameters(copy))
+        return made if served is None or served.fusion is None else made.fused(agent, served.fusion)
 
     def fused(self, agent: Agent, fusion: Fusion) -> Candidate:
         """Return it with another fusion of the agent; a whole model is changed in place."""

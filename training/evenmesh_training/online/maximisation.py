@@ -104,12 +104,15 @@ def maximise(
             for one in data.examples
             for passage, usefulness in zip(one.passages, one.usefulness, strict=True)
         ]
+        read = (
+            candidate.parameters.model.encoder.max_seq_length
+        )  # what is cut off when it serves teaches nothing
         with candidate.training() as model:
             learned = learn(
                 candidate.tokenizer,
                 model,
                 judgements,
-                options,
+                replace(options, max_length=min(options.max_length, read or options.max_length)),
                 on_step=on_step,
                 checkpoint=checkpoint,
                 stop=stop,

@@ -89,7 +89,9 @@ class ServedModels:
             SettingsError: there is no such device.
         """
         try:
-            loader = EncoderLoader.create(settings.device, "float32", threads=settings.threads)
+            loader = EncoderLoader.create(
+                settings.device, "float32", threads=settings.threads, max_length=reranker.max_length
+            )
         except DeviceError as error:
             raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
         default = (lambda: default_model(reranker)) if reranker.cross_encoder else None

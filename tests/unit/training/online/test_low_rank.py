@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_training.online import low_rank
 from evenmesh_training.online.candidates import Candidate, Parameters
 from tests.support import tiny_encoders
@@ -71,3 +72,14 @@ def test_layers_are_chosen_by_name(folder: Path) -> None:
     assert len(adapter.pairs) == 2 * 2  # two layers of the tiny BERT
     with pytest.raises(ValueError, match="no linear layer of the model has a name that matches 'nope'"):
         low_rank.fresh(base.encoder.model, layers="nope", rank=2, seed=0)
+
+
+def test_a_model_of_an_agents_own_keeps_the_fusion_that_its_adapter_had(folder: Path) -> None:
+    base = tiny_encoders.encoder(folder, version="base")
+    adapter = Candidate.adapted(base, None, layers=".*", rank=1, seed=0).parameters.adapter
+    assert adapter is not None
+    chosen = Fusion(4.0, neighbors=0.5)
+    copy = tiny_encoders.encoder(folder, version="copy")
+    own = Candidate.full(copy, replace(adapter, fusion=chosen), ANN)
+    assert own.parameters.model.fusions.of(ANN) == chosen
+    assert own.parameters.model.fusions.of(Agent("qa", "bob")) == base.fusions.others

@@ -183,6 +183,14 @@ async def test_without_a_learned_model_nothing_can_be_trained(world: World) -> N
     assert (await world.training(ANN)).pending == 8 * 6
 
 
+async def test_the_trainer_cuts_pairs_as_the_reranker_does(world: World) -> None:
+    reranker = world.reranker.model_copy(update={"max_length": 32})
+    served = ServedModels.from_settings(
+        world.settings(), reranker, world.models, FilePromotions(world.models), world.pool
+    )
+    assert (await served.find(ANN)).base.encoder.max_seq_length == 32
+
+
 async def test_a_damaged_version_is_skipped_as_the_reranker_skips_it(world: World, folder: Path) -> None:
     good = (await world.registry.model_for(ANN)).version
     bad = await asyncio.to_thread(tiny_encoders.keep, world.models, folder, "another")

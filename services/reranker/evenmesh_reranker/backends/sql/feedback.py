@@ -41,7 +41,8 @@ class _AgentState:
     digests: dict[str, bytes] = field(default_factory=dict)
     judged: dict[int, tuple[float, float]] = field(default_factory=dict)
     contradicted: set[int] = field(default_factory=set)
-    runs_out: bool = False
+    runs: list[tuple[float, int]] = field(default_factory=list)
+    """Value of each constant run that became long enough in a batch, and items stored at its end."""
     changed: bool = False
 
 
@@ -270,9 +271,10 @@ class SqlFeedbackStore:
         state.judged[one.judged] = min(low, one.usefulness), max(high, one.usefulness)
         if flag is Flag.CONTRADICTION:
             state.contradicted.add(one.judged)
-        state.runs_out |= state.conduct.run == self._rules.constant_run
         state.digests[one.id] = one.digest
         state.stored += 1
+        if state.conduct.run == self._rules.constant_run:
+            state.runs.append((one.usefulness, state.stored))
         state.today += 1
         state.flagged += flag is not Flag.NONE
         state.usefulness += one.usefulness
@@ -292,18 +294,18 @@ class SqlFeedbackStore:
                 .values(flag=int(Flag.CONTRADICTION))
             )
             state.flagged += found.rowcount
-        if state.runs_out:
-            # The run began before it was long enough to flag: flag all of it.
+        for value, stored in state.runs:
+            # The run began before it was long enough to flag: flag all of it. Others may have come since.
             newest = (
                 select(columns.sequence)
                 .where(columns.agent_id == state.id)
                 .order_by(columns.sequence.desc())
-                .limit(max(state.conduct.run, self._rules.constant_run))
+                .limit(self._rules.constant_run)
+                .offset(state.stored - stored)
             )
-            same = columns.usefulness == state.conduct.value
             found = await connection.execute(
                 update(FEEDBACK)
-                .where(unflagged, same, columns.sequence.in_(newest))
+                .where(unflagged, columns.usefulness == value, columns.sequence.in_(newest))
                 .values(flag=int(Flag.CONSTANT))
             )
             state.flagged += found.rowcount
