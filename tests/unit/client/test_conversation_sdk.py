@@ -346,6 +346,37 @@ async def test_the_async_conversation_is_the_same() -> None:
     assert stub.calls[0].cancelled
 
 
+@pytest.mark.asyncio
+async def test_a_turn_that_was_left_early_leaves_nothing_to_the_next() -> None:
+    """Unlike `for`, `async for` closes its iterator only later: the next turn is asked before."""
+    orchestrator = Orchestrator()
+    stub = AsyncStub(orchestrator)
+    conversation = AsyncConversation(
+        stub,
+        lambda _: MeshError(grpc.StatusCode.UNKNOWN, "X", "x"),
+        {"k": 3},
+        {},
+        timeout=5,
+        conversation_id="",
+    )
+    async with conversation:
+        async for event in conversation.ask("One?"):
+            assert event == Delta("a")
+            break
+        two = [type(event) async for event in conversation.ask("Two?")]
+        assert two == [Delta, Delta, Delta, Done]
+        kept = conversation.ask("Three?")
+        assert await anext(kept) == Delta("a")
+        four = [type(event) async for event in conversation.ask("Four?")]
+        assert four == [Delta, Delta, Delta, Done]
+        with pytest.raises(MeshError, match="another turn began"):
+            await anext(kept)
+        await conversation.answer("Five?")
+    asked = [one.ask.question for one in orchestrator.requests if not one.cancel]
+    assert asked == ["One?", "Two?", "Three?", "Four?", "Five?"]
+    assert [one.cancelled for one in stub.calls] == [True] * 3
+
+
 class Slow(pb_grpc.OrchestratorServiceServicer):
     """Takes its time for each turn."""
 

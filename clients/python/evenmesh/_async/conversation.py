@@ -51,6 +51,7 @@ class AsyncConversation:
         self._send_conversation = not conversation_id or bool(conversation)
         self._stub, self._error = stub, error
         self._stream: adapter.Stream | None = None
+        self._running: object | None = None
         self.id = conversation_id
         self.turn = 0
         self.transcript = ""
@@ -142,23 +143,35 @@ class AsyncConversation:
             self._stream = None
 
     async def _events(self, request: orchestrator_pb2.ConverseRequest) -> AsyncIterator[TurnEvent]:
-        over = False
+        over, turn = False, object()
+        if self._running is not None:
+            # Whoever left its loop early has not closed its iterator yet, as asyncio does later: what it has
+            # not read would be taken for events of this turn.
+            self.close()
+        self._running = turn
         try:
             message = await self._first(request)
             while True:
                 over = _is_last(message)
                 event = self._event(message)
+                if over:
+                    self._running = None
                 if event is not None:
                     yield event
                 if over:
                     return
+                if self._running is not turn:
+                    raise Unavailable("TURN_CANCELLED", "another turn began before this one was read to its end")
                 message = await self._read()
         except adapter.INTERRUPTED:
-            self.close()
+            if self._running is turn:
+                self.close()
             raise
         finally:
-            if not over and self._stream is not None:
-                await self._cancel_turn()
+            if self._running is turn:
+                if not over and self._stream is not None:
+                    await self._cancel_turn()
+                self._running = None
 
     async def _first(self, request: orchestrator_pb2.ConverseRequest) -> orchestrator_pb2.ConverseResponse:
         """Return the first message of a turn; wait while an earlier stream still has the conversation."""

@@ -589,6 +589,27 @@ def test_a_step_that_runs_out_of_memory_ends_its_requests_and_no_others(
     assert (statistics.failed, statistics.finished, statistics.active_rows) == (1, 1, 0)
 
 
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_rows_of_a_static_batch_may_leave_before_its_first_step(
+    subjects: dict[str, Subject], kind: str
+) -> None:
+    """A caller hangs up while another tenant's piece of work is done."""
+    subject = subjects[kind]
+    network: Any = (
+        StaticCausalNetwork(subject.model, pad=subject.pad)
+        if kind == "llama"
+        else StaticSeq2SeqNetwork(subject.model, pad=subject.pad, batch_tokens=8192, cache_bytes=0)
+    )
+    prefills = [network.prefill(prompt) for prompt in subject.prompts[:2]]
+    network.advance(prefills, 8192)
+    left, stays = network.begin(prefills)
+    rows, alone = network.rows(), network.rows()
+    rows.join([Joining(0, left, 1, 30), Joining(1, stays, 1, 30)])
+    rows.settle([1], {1: range(1)}, {0: 1})
+    alone.join([Joining(1, stays, 1, 30)])
+    assert torch.equal(rows.step([0]), alone.step([0]))
+
+
 def test_rows_that_cannot_be_given_back_end_their_batch_and_not_the_loop(
     subjects: dict[str, Subject], opened: Callable[..., Desk]
 ) -> None:

@@ -164,6 +164,9 @@ class StaticRows:
         if not sources:
             self._joined, self._demands, self._states, self._cache = [], [], None, None
             return
+        if self._cache is None and self._states is None:  # nothing was computed yet
+            self._joined = [self._joined[at] for at in sources]
+            return
         if list(sources) == list(range(len(self._mask))):
             return
         index = upload(sources, self._mask.device)
