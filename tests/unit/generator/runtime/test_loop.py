@@ -7,12 +7,14 @@ import math
 import random
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +23,7 @@ from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.domain import Answer, Decoding, FinishReason, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.model_rules import model_rules
+from evenmesh_generator.runtime.decoding.sampler import Sampler
 from evenmesh_generator.runtime.loops import decoding_loop
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks.attention import ATTENTION
@@ -587,6 +590,24 @@ def test_a_step_that_runs_out_of_memory_ends_its_requests_and_no_others(
     assert found.ids == tuple(expected[:-1] if closed else expected)
     statistics = desk.loop.statistics(0)
     assert (statistics.failed, statistics.finished, statistics.active_rows) == (1, 1, 0)
+
+
+def test_words_of_other_contexts_and_rankings_are_other_draws(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question and seed for all contexts of an ask, and for its rankings: `[seed, crc32(question)]`."""
+    subject = subjects["t5"]
+    desk = opened(subject)
+    drawn: list[float] = []
+    draw = Sampler.uniform
+    monkeypatch.setattr(Sampler, "uniform", lambda self: drawn.append(draw(self)) or drawn[-1])
+    how = Decoding(max_new_tokens=1, temperature=1.0, seed=7)
+    for prompt in (subject.prompts[0], subject.prompts[1], subject.prompts[0]):
+        desk.ask(prompt, how).outcome()
+    rankings = float(np.random.default_rng([7, zlib.crc32(b"q")]).random())
+    first, other, again = drawn
+    assert first == again
+    assert len({first, other, rankings}) == 3
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])

@@ -700,7 +700,7 @@ class Done(_message.Message):
     """Whole time. Unit: milliseconds. Range: [0, inf)."""
     seed: _builtins.int
     """Seed that was drawn for what the ask draws, rankings or words, where it gave none; unset if it drew nothing or gave
-    its own. Sent as the seed of both it repeats the ask. Unit: none. Range: [0, 2^32 - 1].
+    its own. Sent in the place of those that were not given it repeats the ask. Unit: none. Range: [0, 2^32 - 1].
     """
     @_builtins.property
     def stage_times(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StageTime]:

@@ -26,7 +26,7 @@ class Sampler:
     ones that with the lower number first.
 
     Args:
-        stream_id: names the request among those of the same seed.
+        stream_id: names the request among those of the same seed, and among what else is drawn by it.
     """
 
     def __init__(self, decoding: Decoding, stream_id: str) -> None:

@@ -526,7 +526,8 @@ class DecodingLoop(Loop):
 
         if decoding.num_beams > 1:
             return BeamSequences(decoding, self._rules, processors, behind, transcript, emit)
-        stream = task.request.question
+        # By all that is read: other contexts of a question are other draws, and none is its rankings'.
+        stream = repr(prompt.rows) if decoding.temperature > 0 else ""
         return SingleSequence(decoding, stream, self._rules, processors, behind, transcript, emit)
 
     def _step(self, tenant: str) -> dict[str, int]:
