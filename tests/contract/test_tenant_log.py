@@ -105,6 +105,15 @@ async def test_what_ends_every_consumer_is_set_aside(log: TenantLog) -> None:
     assert await log.waiting() == 0
 
 
+async def test_what_a_consumer_survives_is_not_set_aside(log: TenantLog) -> None:
+    await log.append("a", [b"1"])
+    entries = await log.read("first", count=10, wait_s=1)
+    for _ in range(2 * MAX_DELIVERIES):
+        await log.hold("first", entries, blameless=True)
+        entries = await log.reclaim("next", count=10, idle_s=0)
+        assert texts(entries) == [("a", b"1")]
+
+
 async def test_what_is_set_aside_is_kept_apart(server: RedisServer) -> None:
     log = RedisLog(server.url, "aside", max_entries=MOST, variable="LOG")
     await log.append("a", [b"bad", b"good"])

@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Final, Protocol
@@ -354,7 +354,7 @@ class _TenantRelay:
             for _ in batch:
                 await room.acquire()
             if batch:
-                await self._outbox.begin([one.sequence for one in batch])
+                await self._begin([one.sequence for one in batch])
                 sent.update((one.id, replace(one, payload=b"")) for one in batch)
             for one in batch:
                 after = one.sequence
@@ -374,6 +374,19 @@ class _TenantRelay:
         else:
             self._work.set()  # there may be more for the next stream
         await stream.finish()
+
+    async def _begin(self, sequences: Sequence[int]) -> None:
+        """Count an attempt of each, and take it back where the stream ends before they are on their way."""
+        begun = asyncio.ensure_future(self._outbox.begin(sequences))
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            # Its thread commits all the same: an outage would count as attempts.
+            (failed,) = await asyncio.gather(begun, return_exceptions=True)
+            if failed is None:
+                with contextlib.suppress(Unavailable):
+                    await self._outbox.withdraw(sequences)
+            raise
 
     async def _receive(
         self, stream: ObserveStream, sent: dict[str, OutboxEntry], room: asyncio.Semaphore

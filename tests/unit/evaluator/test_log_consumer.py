@@ -23,6 +23,7 @@ class ScriptedLog:
         self.given: dict[bytes, LogEntry] = {}
         self.held: list[bytes] = []
         self.aside: dict[bytes, str] = {}
+        self.blameless: set[bytes] = set()
         self.away = False
         self.closed = False
 
@@ -48,8 +49,9 @@ class ScriptedLog:
         self._check()
         return []
 
-    async def hold(self, consumer: str, entries: Sequence[LogEntry]) -> None:
+    async def hold(self, consumer: str, entries: Sequence[LogEntry], *, blameless: bool = False) -> None:
         self._check()
+        self.blameless.update(one.id for one in entries if blameless)
         self.held.extend(one.id for one in entries)
 
     async def done(self, entries: Sequence[LogEntry]) -> None:
@@ -129,7 +131,7 @@ async def test_what_cannot_be_stored_stays_and_is_held() -> None:
     async with consuming(log, store):
         await until(lambda: store.attempts >= 4)
         assert len(log.given) == 2
-        assert set(log.held) == {b"0", b"1"}
+        assert set(log.held) == log.blameless == {b"0", b"1"}
         store.away = False
         await until(lambda: not log.given)
     assert len(store.stored) == 2

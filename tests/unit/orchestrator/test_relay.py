@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from evenmesh.wire.errors import Internal, InvalidField, MeshError, Unavailable
 from evenmesh_kit.rpc.breaker import Unanswered
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_kit.security import caller as callers
-from evenmesh_kit.security.caller import Caller
+from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller
 from evenmesh_orchestrator.domain import Contexts, Observation, Pool, Ranked
 from evenmesh_orchestrator.observations import relay as relay_module
 from evenmesh_orchestrator.observations.outbox import Outbox
@@ -368,6 +368,31 @@ async def test_an_outage_sets_nothing_aside(tmp_path: Path) -> None:
         evaluator.fails_at, evaluator.serves = "", True
         await until(lambda: outbox.size == 0)
     assert evaluator.stored == {"a": 1}
+
+
+async def test_a_stream_that_breaks_while_an_attempt_is_written_counts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = FakeEvaluator()
+    begun = 0
+    seen: list[int] = []
+    async with _relay(tmp_path, evaluator) as (relay, outbox):
+        begin = outbox.begin
+
+        async def late(sequences: Sequence[int]) -> None:
+            nonlocal begun
+            begun += 1
+            if begun <= 3:
+                evaluator.streams[-1].fail(Unavailable("SHUTTING_DOWN", "later"))
+                await asyncio.sleep(0.01)
+            seen.append((await outbox.waiting(DEFAULT_TENANT, after=0, limit=1))[0].attempts)
+            await begin(sequences)
+
+        monkeypatch.setattr(outbox, "begin", late)
+        await relay.submit(_observation("a"))
+        await until(lambda: outbox.size == 0)
+    assert evaluator.stored == {"a": 1}
+    assert seen == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,9 @@ class AsyncConversation:
                 if over:
                     return
                 if self._running is not turn:
-                    raise Unavailable("TURN_CANCELLED", "another turn began before this one was read to its end")
+                    raise Unavailable(
+                        "TURN_CANCELLED", "another turn began before this one was read to its end"
+                    )
                 message = await self._read()
         except adapter.INTERRUPTED:
             if self._running is turn:

@@ -93,8 +93,14 @@ class TenantLog(Protocol):
             idle_s: time since they were given out. Seconds, [0, inf).
         """
 
-    async def hold(self, consumer: str, entries: Sequence[LogEntry]) -> None:
-        """Say that the consumer is still at work on entries, so that no other one is given them."""
+    async def hold(self, consumer: str, entries: Sequence[LogEntry], *, blameless: bool = False) -> None:
+        """Say that the consumer is still at work on entries, so that no other one is given them.
+
+        Args:
+            consumer: name of this consumer.
+            entries: those that it was given.
+            blameless: whether it tried them and lives, so that what was given out before counts no more.
+        """
 
     async def done(self, entries: Sequence[LogEntry]) -> None:
         """Remove entries."""
@@ -196,11 +202,14 @@ class RedisLog:
                     await self.set_aside(entry, f"it was given out {deliveries[id_]} times and never done")
         return reclaimed
 
-    async def hold(self, consumer: str, entries: Sequence[LogEntry]) -> None:
+    async def hold(self, consumer: str, entries: Sequence[LogEntry], *, blameless: bool = False) -> None:
         """Say that the consumer is still at work on entries."""
+        counts = {"retrycount": 0} if blameless else {}
         for tenant, ids in _by_tenant(entries).items():
             stream = self._stream(tenant)
-            await self._asked(partial(self._server.xclaim, stream, _GROUP, consumer, 0, ids, justid=True))
+            await self._asked(
+                partial(self._server.xclaim, stream, _GROUP, consumer, 0, ids, justid=True, **counts)
+            )
 
     async def done(self, entries: Sequence[LogEntry]) -> None:
         """Remove entries, in one transaction for each tenant."""

@@ -87,18 +87,19 @@ class LogConsumer:
                 if not away:
                     _log.warning("observations stay in the log: %s", to_mesh_error(raised).reason)
                 away = True
-                holding = asyncio.create_task(self._hold(self._left))
+                # It has tried them and lives: restarts while nothing can be stored are not theirs.
+                holding = asyncio.create_task(self._hold(self._left, blameless=True))
                 try:
                     await asyncio.sleep(pause_s)
                 finally:
                     holding.cancel()
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    async def _hold(self, entries: Sequence[LogEntry]) -> None:
+    async def _hold(self, entries: Sequence[LogEntry], *, blameless: bool = False) -> None:
         """Keep other consumers from entries, until cancelled."""
         while True:
             with contextlib.suppress(Unavailable):  # then nobody is given any
-                await self._log.hold(self._name, entries)
+                await self._log.hold(self._name, entries, blameless=blameless)
             await asyncio.sleep(self._idle_s / 3)
 
     async def _take(self) -> None:
