@@ -94,6 +94,12 @@ def held(characters: int, texts: int) -> Cost:
     return Cost(_NS * (READ_NS * characters + _SEARCH_NS * characters * texts), 0)
 
 
+def agreement(winner: str, given: Sequence[str]) -> Cost:
+    """Return the cost of searching all answers of a vote for the winning one, and that for them."""
+    said = sum(map(len, given))
+    return Cost(_NS * (READ_NS * said + _HELD_NS * (said + len(winner) * len(given))), 0)
+
+
 def of(request: Message) -> Cost:
     """Return the cost of a request that is measured, whether or not its fields are right.
 

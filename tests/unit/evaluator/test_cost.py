@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -11,11 +12,12 @@ from typing import Any, cast
 import pytest
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from evenmesh.wire.errors import InvalidField
+from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh.wire.methods import facts_of
 from evenmesh_evaluator import cost, measures
 from evenmesh_evaluator.__main__ import EvaluatorService
 from evenmesh_evaluator.domain import UtilityMetric
+from evenmesh_evaluator.observations import bounds
 from evenmesh_evaluator.servicer import EvaluatorServicer
 from evenmesh_evaluator.settings import EvaluatorSettings
 from evenmesh_kit.compute.steps import Steps
@@ -390,3 +392,28 @@ async def test_a_conversation_that_costs_too_much_is_refused_alone(servicer: Eva
     assert got[0].refusal.error.reason == "OBSERVATION_TOO_LARGE"
     assert got[0].refusal.error.field == "conversation.judged"
     assert got[1].ack.observation_id == "fits"
+
+
+def _voted(longest: int, others: int) -> pb.Observation:
+    observation = pb.Observation(id="vote", run_id="r", query_id="q", vote_winner=0)
+    observation.answers.add(text="a " * (longest // 2), samples=[0])
+    for at in range(others):
+        observation.answers.add(text=f"x{at}", samples=[at + 1])
+    return observation
+
+
+def test_the_answers_of_a_vote_cost_as_much_as_they_are_long() -> None:
+    costs = [bounds.check(_voted(longest, others)) for longest in (1_000, 100_000) for others in (10, 100)]
+    assert all(0 < less < more for less, more in itertools.pairwise(costs))
+
+
+def test_a_vote_that_takes_too_long_is_refused() -> None:
+    with pytest.raises(MeshError, match="fewer or shorter answers") as refused:
+        bounds.check(_voted(4 * 2**20, 999))
+    assert (refused.value.reason, refused.value.field) == ("OBSERVATION_TOO_LARGE", "answers")
+
+
+def test_the_cost_of_an_unknown_winner_is_left_to_the_reader() -> None:
+    observation = _voted(10, 1)
+    observation.vote_winner = 2
+    assert bounds.check(observation) == 0.0

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.ensemble import similarities
 from evenmesh_core.group_fairness import Attribute, Nugget
+from evenmesh_core.text_metrics import normalize_answer
 from evenmesh_evaluator.domain import (
     CONVERSATION,
     MEASURED,
@@ -18,6 +20,7 @@ from evenmesh_evaluator.domain import (
     SampledAnswer,
     UtilityMetric,
 )
+from evenmesh_evaluator.observations import scores
 from evenmesh_evaluator.observations.scores import measure
 
 
@@ -253,3 +256,17 @@ def test_a_conversation_that_does_not_fit_names_its_field() -> None:
         measure(_observation([[0]], conversation=_conversation(groups=3)))
     assert caught.value.field is not None
     assert caught.value.field.startswith("conversation.judged.turns[0].nuggets[0].membership")
+
+
+def test_a_vote_normalises_each_answer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(text: str) -> str:
+        read.append(text)
+        return normalize_answer(text)
+
+    monkeypatch.setattr(scores, "normalize_answer", counted)
+    monkeypatch.setattr(similarities, "normalize_answer", counted)
+    answers = tuple(SampledAnswer(f"answer {at}", (at,)) for at in range(5))
+    measure(_observation([[0]] * 5, answers=answers, vote_winner=0))
+    assert sorted(read) == [f"answer {at}" for at in range(5)]

@@ -11,7 +11,11 @@ from evenmesh_core.ensemble.error_kinds import (
     error_indicators,
     error_relative_win_ratio,
 )
-from evenmesh_core.ensemble.similarities import containment_em, similarity_matrix
+from evenmesh_core.ensemble.similarities import (
+    containment_em,
+    normalized_containment,
+    similarity_matrix,
+)
 from evenmesh_core.ensemble.votes import Pooling, Vote, agreement, vote
 from evenmesh_core.ensemble.weight_search import WeightSearch, search_weights
 from evenmesh_core.ensemble.win_ratios import UpperBounds, WinRatios, relative_win_ratio, upper_bound
@@ -30,6 +34,7 @@ __all__ = [
     "containment_em",
     "error_indicators",
     "error_relative_win_ratio",
+    "normalized_containment",
     "relative_win_ratio",
     "search_weights",
     "similarity_matrix",

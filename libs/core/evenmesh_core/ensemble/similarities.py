@@ -21,7 +21,11 @@ def containment_em(left: str, right: str) -> float:
     Raises:
         InvalidInput: something that is not a text.
     """
-    first, second = normalize_answer(left), normalize_answer(right)
+    return normalized_containment(normalize_answer(left), normalize_answer(right))
+
+
+def normalized_containment(first: str, second: str) -> float:
+    """Return :func:`containment_em` of answers that are normalised already."""
     if not first or not second:
         return float(first == second)
     return float(f" {first} " in f" {second} " or f" {second} " in f" {first} ")

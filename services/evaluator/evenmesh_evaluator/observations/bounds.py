@@ -56,6 +56,8 @@ def check(message: pb.Observation) -> float:
     cpu_s = 0.0
     if message.HasField("conversation"):
         cpu_s += _check_conversation(message.conversation.judged)
+    if message.HasField("vote_winner"):
+        cpu_s += _check_vote(message)
     references = message.labels.references
     if references and message.labels.metric in pb.UtilityMetric.values():
         texts = (*references, *(answer.text for answer in message.answers))
@@ -89,6 +91,20 @@ def _check_conversation(judged: pb.EvaluateConversationRequest) -> float:
     if cpu_s > cost.MAX_OBSERVATION_CPU_S:
         text = f"would take {cpu_s:.1f} CPU seconds, at most {cost.MAX_OBSERVATION_CPU_S:g} are allowed"
         raise _too_large("conversation.judged", f"{text}: send fewer turns, nuggets or groups")
+    return cpu_s
+
+
+def _check_vote(message: pb.Observation) -> float:
+    given = [answer.text for answer in message.answers]
+    if message.vote_winner >= len(given):  # is refused when it is read
+        return 0.0
+    cpu_s = cost.agreement(given[message.vote_winner], given).cpu_s
+    if cpu_s > cost.MAX_OBSERVATION_CPU_S:
+        raise _too_large(
+            "answers",
+            f"comparing the winning answer would take {cpu_s:.1f} CPU seconds, at most "
+            f"{cost.MAX_OBSERVATION_CPU_S:g} are allowed: give fewer or shorter answers",
+        )
     return cpu_s
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.ensemble import agreement, containment_em, error_indicators
+from evenmesh_core.ensemble import agreement, error_indicators, normalized_containment
 from evenmesh_core.exposure import ExposureMetrics, exposure_metrics
 from evenmesh_core.text_metrics import normalize_answer
 from evenmesh_evaluator.domain import CONVERSATION, Exposed, Measurement, Observation, Provided
@@ -146,8 +146,9 @@ def _passages(observation: Observation, exposure: ExposureMetrics) -> Exposed:
 def _vote_agreement(observation: Observation) -> float | None:
     if observation.vote_winner is None:
         return None
-    winner = observation.answers[observation.vote_winner].text
-    alike = [containment_em(winner, answer.text) for answer in observation.answers]
+    said = [normalize_answer(answer.text) for answer in observation.answers]
+    winner = said[observation.vote_winner]
+    alike = [normalized_containment(winner, one) for one in said]
     votes = [len(answer.samples) for answer in observation.answers]
     row = np.repeat(alike, votes)
     # Any sample of the winning answer is the winner; only its row of the similarities is read.
