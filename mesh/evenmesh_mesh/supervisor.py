@@ -144,7 +144,11 @@ class Mesh:
             try:
                 await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
                 since = loop.time()
-                if process.running:
+                failed = serving.exception() if serving.done() else None
+                if failed is not None and not first.done():
+                    first.set_exception(MeshStartError(f"{service.name} cannot be asked how it is: {failed}"))
+                    return
+                if process.running and failed is None:
                     self._tell(service, Phase.SERVING)
                     if not first.done():
                         first.set_result(None)

@@ -35,6 +35,8 @@ E = TypeVar("E")
 T = TypeVar("T")
 
 _INLINE_CANDIDATES: Final = 64
+_AHEAD: Final = 64
+"""Events of an audit that wait for a caller who reads slowly: each names up to a hundred passages."""
 _INLINE_BYTES: Final = 65_536
 
 
@@ -89,7 +91,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         audit = await self._read(request.ask, partial(audit_codec.read_audit, request, self._defaults))
         async with self._admission.admit(cost.of_audit(audit, request)):
             try:
-                async with aclosing(_ahead(self._pipeline.audit(audit, deadline.current()))) as events:
+                run = self._pipeline.audit(audit, deadline.current())
+                async with aclosing(_ahead(run, most=_AHEAD)) as events:
                     async for event in events:
                         yield audit_codec.event(event)
             except MeshError as error:
@@ -184,17 +187,24 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                     yield event
 
 
-async def _ahead(events: AsyncGenerator[E, None]) -> AsyncGenerator[E, None]:
+async def _ahead(events: AsyncGenerator[E, None], *, most: int = 0) -> AsyncGenerator[E, None]:
     """Run the next stage of the pipeline while an event is sent to the caller.
 
-    The call bounds the queue: a pool, as many answers as were admitted, and their deltas.
+    The call bounds the queue of an ask: a pool, as many answers as were admitted, and their deltas.
+
+    Args:
+        events: of the pipeline.
+        most: events that wait at a time, [1, inf); 0 for as many as there are.
     """
     waiting: asyncio.Queue[E | None] = asyncio.Queue()
+    room = asyncio.Semaphore(most) if most else None
 
     async def run() -> None:
         try:
             async with aclosing(events):
                 async for event in events:
+                    if room is not None:
+                        await room.acquire()
                     waiting.put_nowait(event)
         finally:
             waiting.put_nowait(None)
@@ -202,6 +212,8 @@ async def _ahead(events: AsyncGenerator[E, None]) -> AsyncGenerator[E, None]:
     runner = asyncio.create_task(run())
     try:
         while (event := await waiting.get()) is not None:
+            if room is not None:
+                room.release()
             yield event
         await runner
     finally:

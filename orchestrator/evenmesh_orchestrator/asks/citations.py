@@ -10,6 +10,9 @@ from typing import Final
 from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.generator.v1.generator_service_pb2 import Answer
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh_kit.compute import steps
+from evenmesh_kit.compute.steps import Check, unchecked
+from evenmesh_kit.compute.tenant_pool import TenantPool
 
 MIN_ANSWER_CHARS: Final = 2
 """Shortest normalised answer that gets citations: single characters occur in every passage. Characters."""
@@ -20,20 +23,29 @@ _ARTICLE: Final = re.compile(r"\b(?:a|an|the)\b")
 _BOUNDARY: Final = re.compile(r"\b")
 _MARK: Final = "|"
 """Stands at both ends of every word of a searched text, whose punctuation is removed before."""
+_INLINE_CHARACTERS: Final = 50_000
+"""Characters of passages that are searched on the event loop, which takes about a millisecond."""
 _NOT_CITED: Final = frozenset({"yes", "no"})
 
 
-def citations_of(answer: Answer, passages: Sequence[Passage]) -> list[pb.Citation]:
+async def found_citations(pool: TenantPool, answer: Answer, passages: Sequence[Passage]) -> list[pb.Citation]:
+    """Return :func:`citations_of`, searched in a thread where the passages are long, one passage a step."""
+    if sum(len(one.text) for one in passages) <= _INLINE_CHARACTERS:
+        return citations_of(answer, passages)
+    return await steps.run(pool, lambda check: citations_of(answer, passages, check))
+
+
+def citations_of(answer: Answer, passages: Sequence[Passage], check: Check = unchecked) -> list[pb.Citation]:
     """Return where the generator copied an answer from, or else the passages that :func:`citations` finds."""
     if not answer.HasField("span"):
-        return citations(answer.text, passages)
+        return citations(answer.text, passages, check)
     span = answer.span
     if span.passage >= len(passages) or not span.start < span.end <= len(passages[span.passage].text):
-        return citations(answer.text, passages)
+        return citations(answer.text, passages, check)
     return [_citation(passages[span.passage], span.passage + 1, span.start, span.end)]
 
 
-def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
+def citations(answer: str, passages: Sequence[Passage], check: Check = unchecked) -> list[pb.Citation]:
     """Return citations of the passages that contain the answer on word boundaries, in context order.
 
     Both sides are normalised as SQuAD does (lower case, no punctuation, no articles, white space collapsed);
@@ -47,6 +59,7 @@ def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
     Args:
         answer: the answer as the model wrote it.
         passages: the context, best first.
+        check: called before each passage; an error that it raises ends the search.
     """
     words = _normalized(answer).split()
     if sum(map(len, words)) < MIN_ANSWER_CHARS or " ".join(words) in _NOT_CITED:
@@ -54,6 +67,7 @@ def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
     wanted = _searched(answer)
     found = []
     for rank, passage in enumerate(passages, start=1):
+        check()
         start, end = _span(wanted, words, passage.text) or (None, None)
         if start is None and wanted not in _searched(passage.title, words):
             continue

@@ -15,10 +15,11 @@ from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.breaker import Unanswered
 from evenmesh_orchestrator.asks import contexts as rankings
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt, handle
-from evenmesh_orchestrator.asks.citations import citations_of
+from evenmesh_orchestrator.asks.citations import found_citations
 from evenmesh_orchestrator.asks.failure_policy import Step
 from evenmesh_orchestrator.domain import Answered, Ask, Contexts, Event, Failed, Pool
 from evenmesh_orchestrator.ports import Generator
@@ -35,11 +36,13 @@ class GenerationStage:
     Args:
         generator: writes answers.
         config: sizes of batches.
+        pool: threads that search long passages for answers.
     """
 
-    def __init__(self, generator: Generator, config: PipelineConfig) -> None:
+    def __init__(self, generator: Generator, config: PipelineConfig, pool: TenantPool) -> None:
         self._generator = generator
         self._config = config
+        self._pool = pool
 
     async def answer(
         self, ask: Ask, pool: Pool, contexts: Contexts, clock: Clock
@@ -111,7 +114,7 @@ class GenerationStage:
             yield failure.degraded
             yield Failed(samples, failure.error)
         elif answer is not None:
-            yield Answered(answer, samples, citations_of(answer, passages))
+            yield Answered(answer, samples, await found_citations(self._pool, answer, passages))
 
     async def _parts(self, prompt: GenerateRequest, budget_s: float) -> AsyncGenerator[str | Answer, None]:
         """Yield the parts of an answer; where its generator ends, another writes it again, once.
@@ -186,7 +189,8 @@ class GenerationStage:
                             yield degraded
                         yield Failed(samples, result)
                     else:
-                        yield Answered(result, samples, citations_of(result, pool.rows(row)))
+                        cited = await found_citations(self._pool, result, pool.rows(row))
+                        yield Answered(result, samples, cited)
         finally:
             for task in tasks:
                 task.cancel()

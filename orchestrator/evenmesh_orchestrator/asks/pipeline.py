@@ -85,7 +85,7 @@ class Pipeline:
         self._ranking = RankingStage(
             reranker, pool, around_draw, None if balances is None else BalanceReader(balances)
         )
-        self._generation = GenerationStage(generator, config)
+        self._generation = GenerationStage(generator, config, pool)
         self._publisher = ObservationPublisher(observer, config)
         self._ensembles = EnsembleRunner(
             retriever=retriever,

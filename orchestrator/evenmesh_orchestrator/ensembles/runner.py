@@ -23,7 +23,7 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_kit.compute import steps
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt
-from evenmesh_orchestrator.asks.citations import citations_of
+from evenmesh_orchestrator.asks.citations import found_citations
 from evenmesh_orchestrator.asks.exposure import measure_shown
 from evenmesh_orchestrator.asks.failure_policy import Step
 from evenmesh_orchestrator.asks.ranking import RankingStage
@@ -224,7 +224,8 @@ class EnsembleRunner:
             (answer,) = outcome
             if isinstance(answer, MeshError):
                 raise answer
-            member.answered = Answered(answer, (), citations_of(answer, member.passages), member.name)
+            cited = await found_citations(self._pool, answer, member.passages)
+            member.answered = Answered(answer, (), cited, member.name)
         except MeshError as error:
             member.failed = Failed((), error, member.name)
         queue.put_nowait(member)

@@ -137,7 +137,7 @@ def conversation(request: pb.EvaluateConversationRequest) -> Cost:
     text, targets = request.transcript, request.attributes
     groups = sum(len(targets[name].gold.shares) for name in targets)
     if text:  # what it can have at most, without reading it
-        turns, nuggets, memberships = text.count("### "), text.count("#L"), text.count("(")
+        turns, nuggets, memberships = text.count("###"), text.count("#L"), text.count("(")
         shares = len(text) // 2
     else:
         turns, nuggets = len(request.turns), sum(len(turn.nuggets) for turn in request.turns)

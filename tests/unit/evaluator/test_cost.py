@@ -417,3 +417,13 @@ def test_the_cost_of_an_unknown_winner_is_left_to_the_reader() -> None:
     observation = _voted(10, 1)
     observation.vote_winner = 2
     assert bounds.check(observation) == 0.0
+
+
+def test_turns_count_however_their_signs_are_spaced() -> None:
+    """What the reader of transcripts takes for a turn costs as one."""
+    spaced = "##### T\n" + "### U1\n### S1 o\n#L2 #p: (0,1/2)\n" * 100
+    one, other = (
+        cost.conversation(pb.EvaluateConversationRequest(transcript=text))
+        for text in (spaced, spaced.replace("### ", "###\t"))
+    )
+    assert one == other

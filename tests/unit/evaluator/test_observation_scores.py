@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from evenmesh.wire.errors import InvalidField
-from evenmesh_core.ensemble import similarities
+from evenmesh_core.ensemble import similarities, votes
 from evenmesh_core.group_fairness import Attribute, Nugget
 from evenmesh_core.text_metrics import normalize_answer
 from evenmesh_evaluator.domain import (
@@ -175,6 +177,22 @@ def test_a_vote_shows_nothing_by_itself() -> None:
     assert (measured.providers, measured.passages) == (None, None)
     # The one other answer is another.
     assert measured.quantities["vote_agreement"] == 0.0
+
+
+def test_the_agreement_of_many_votes_takes_no_square_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 samples of one answer would be 10 GB as a square."""
+    sizes, checked = [], votes.float_array
+
+    def noted(name: str, given: Any, **how: Any) -> Any:
+        sizes.append(np.size(given))
+        return checked(name, given, **how)
+
+    monkeypatch.setattr(votes, "float_array", noted)
+    many = 1000
+    answers = (SampledAnswer("yes", tuple(range(many))),)
+    measured = measure(_observation([[0]] * many, answers=answers, vote_winner=0))
+    assert measured.quantities["vote_agreement"] == 1.0
+    assert sizes == [many]
 
 
 def test_the_agreement_of_one_vote_is_undefined() -> None:

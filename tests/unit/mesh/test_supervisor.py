@@ -12,6 +12,7 @@ import pytest
 
 from evenmesh import Addresses, AsyncClient, Health
 from evenmesh.local_mesh import MeshState, is_locked, read_running
+from evenmesh.wire.security import ChannelSecurityError
 from evenmesh_mesh import (
     GeneratorEngine,
     Mesh,
@@ -24,6 +25,7 @@ from evenmesh_mesh import (
     stop,
 )
 from evenmesh_mesh.detached import dump
+from evenmesh_mesh.process import ServiceProcess
 from tests.unit.mesh.conftest import MakeSettings
 
 DEADLINE_S = 60
@@ -163,6 +165,18 @@ async def test_a_service_that_does_not_start_says_why_in_a_line(
     assert str(settings.logs / "generator.log") in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not is_locked(settings.home)
+
+
+async def test_a_service_that_cannot_be_asked_is_not_taken_for_one_that_serves(
+    stand_in_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unasked(_: ServiceProcess) -> None:
+        raise ChannelSecurityError("EVENMESH_TLS_CA=/none: no such file")
+
+    monkeypatch.setattr(ServiceProcess, "serving", unasked)
+    with pytest.raises(MeshStartError, match="cannot be asked how it is: EVENMESH_TLS_CA"):
+        async with Mesh(stand_in_settings({})):
+            pytest.fail("started without an answer")
 
 
 async def test_a_service_that_never_serves_is_named(stand_in_settings: MakeSettings) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.generator.v1.generator_service_pb2 import Answer, Span
-from evenmesh_orchestrator.asks.citations import citations, citations_of
+from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_orchestrator import servicer
+from evenmesh_orchestrator.asks.citations import citations, citations_of, found_citations
 from tests.unit.orchestrator.fakes import passage
 
 
@@ -113,3 +121,39 @@ def test_an_answer_without_a_place_of_its_context_is_searched_for(span: Span | N
     context = [passage("p", "The Rhine."), passage("q", "A rhine.")]
     answer = Answer(text="Rhine", span=span)
     assert [(one.passage_id, one.start) for one in citations_of(answer, context)] == [("p", 4), ("q", 2)]
+
+
+async def test_long_passages_are_searched_in_a_thread_one_a_step() -> None:
+    pool = TenantPool(1, "citing")
+    asked: list[str] = []
+    run = pool.run
+
+    async def noted(*given: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        return await run(*given)
+
+    pool.run = noted  # type: ignore[method-assign]
+    short, long = (
+        [Passage(id=str(at), text=f"{'x ' * size}Rhine") for at in range(4)] for size in (10, 10_000)
+    )
+    answer = Answer(text="Rhine")
+    assert await found_citations(pool, answer, short) == citations_of(answer, short)
+    assert asked == []
+    assert await found_citations(pool, answer, long) == citations_of(answer, long)
+    assert asked
+    pool.close()
+
+
+async def test_events_of_an_audit_wait_for_who_reads_them() -> None:
+    made = 0
+
+    async def events() -> AsyncGenerator[int, None]:
+        nonlocal made
+        for made in range(1, 1001):
+            yield made
+
+    async with aclosing(servicer._ahead(events(), most=8)) as ahead:
+        assert await anext(ahead) == 1
+        await asyncio.sleep(0.05)
+        assert made <= 8 + 3
+        assert [one async for one in ahead][-1] == 1000

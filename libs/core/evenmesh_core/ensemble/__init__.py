@@ -16,7 +16,7 @@ from evenmesh_core.ensemble.similarities import (
     normalized_containment,
     similarity_matrix,
 )
-from evenmesh_core.ensemble.votes import Pooling, Vote, agreement, vote
+from evenmesh_core.ensemble.votes import Pooling, Vote, agreement, agreement_of, vote
 from evenmesh_core.ensemble.weight_search import WeightSearch, search_weights
 from evenmesh_core.ensemble.win_ratios import UpperBounds, WinRatios, relative_win_ratio, upper_bound
 
@@ -30,6 +30,7 @@ __all__ = [
     "WeightSearch",
     "WinRatios",
     "agreement",
+    "agreement_of",
     "anytime_vote",
     "containment_em",
     "error_indicators",

@@ -94,7 +94,14 @@ def agreement(similarity: ArrayLike, winner: int, *, threshold: float = 0.8) -> 
     matrix = float_array("similarity", similarity, ndim=2)
     if matrix.shape[0] != matrix.shape[1]:
         raise InvalidInput("similarity.shape", matrix.shape, "as many rows as columns, one of each an answer")
-    others = np.delete(matrix[count("winner", winner, low=0, high=len(matrix) - 1)], winner)
+    return agreement_of(
+        matrix[count("winner", winner, low=0, high=len(matrix) - 1)], winner, threshold=threshold
+    )
+
+
+def agreement_of(row: ArrayLike, winner: int, *, threshold: float = 0.8) -> float:
+    """Return :func:`agreement` from the winner's row [M] of the similarities alone."""
+    others = np.delete(float_array("row", row), count("winner", winner, low=0, high=max(0, np.size(row) - 1)))
     return float(np.mean(others > number("threshold", threshold))) if len(others) else float("nan")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.ensemble import agreement, error_indicators, normalized_containment
+from evenmesh_core.ensemble import agreement_of, error_indicators, normalized_containment
 from evenmesh_core.exposure import ExposureMetrics, exposure_metrics
 from evenmesh_core.text_metrics import normalize_answer
 from evenmesh_evaluator.domain import CONVERSATION, Exposed, Measurement, Observation, Provided
@@ -153,7 +153,7 @@ def _vote_agreement(observation: Observation) -> float | None:
     row = np.repeat(alike, votes)
     # Any sample of the winning answer is the winner; only its row of the similarities is read.
     first = sum(votes[: observation.vote_winner])
-    return _defined(agreement(np.broadcast_to(row, (len(row), len(row))), first))
+    return _defined(agreement_of(row, first))
 
 
 def _errors(observation: Observation, utilities: FloatArray | None) -> dict[str, float | None]:
@@ -169,11 +169,12 @@ def _errors(observation: Observation, utilities: FloatArray | None) -> dict[str,
     correct, answer_held, response_held = [], [], []
     for answer, value in zip(observation.answers, utilities.tolist(), strict=True):
         wanted = _wanted(answer.text)
+        said = {i for i, text in held.items() if wanted is not None and wanted in text}
         for sample in answer.samples:
             context = observation.shown[sample].tolist()
             correct.append(value >= _RIGHT)
             answer_held.append(any(holds_right[i] for i in context))
-            response_held.append(wanted is not None and any(wanted in held[i] for i in context))
+            response_held.append(not said.isdisjoint(context))
     errors = error_indicators([correct], [answer_held], [response_held])
     return {name: float(getattr(errors, name).mean()) for name in _ERRORS}
 
