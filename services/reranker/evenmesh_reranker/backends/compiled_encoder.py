@@ -220,7 +220,7 @@ class CompiledCrossEncoder:
 
     def knows(self, agent: Agent) -> bool:
         """See the port."""
-        return token_names.agent_tokens(agent) <= set(self.agent_tokens)
+        return tokens.has(self.tokenizer, *token_names.agent_tokens(agent))
 
     def add_agents(self, agents: Sequence[Agent]) -> None:
         """See the port."""

@@ -99,7 +99,7 @@ class Encoder:
 
     def knows(self, agent: Agent) -> bool:
         """See the port."""
-        return token_names.agent_tokens(agent) <= set(self.agent_tokens)
+        return tokens.has(self.encoder.tokenizer, *token_names.agent_tokens(agent))
 
     def add_agents(self, agents: Sequence[Agent]) -> None:
         """See the port."""

@@ -35,9 +35,15 @@ def present(tokenizer: Any) -> tuple[str, ...]:
     return tuple(sorted(one for one in added if one in unknown or one.startswith((TASK, MODEL))))
 
 
+def has(tokenizer: Any, *wanted: str) -> bool:
+    """Return whether a tokenizer has these tokens, at the same cost however many agents it has."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return all(tokenizer.convert_tokens_to_ids(token) not in (None, unknown) for token in wanted)
+
+
 def is_personal(tokenizer: Any) -> bool:
     """Return whether a model with this tokenizer reads which agent it ranks for."""
-    return {UNKNOWN_TASK, UNKNOWN_MODEL} <= set(tokenizer.get_added_vocab())
+    return has(tokenizer, UNKNOWN_TASK, UNKNOWN_MODEL)
 
 
 def ids(tokenizer: Any, agent: Agent) -> tuple[int, int]:
@@ -45,9 +51,11 @@ def ids(tokenizer: Any, agent: Agent) -> tuple[int, int]:
 
     The tokenizer must be of a personal model.
     """
-    added: dict[str, int] = tokenizer.get_added_vocab()
-    task = added.get(task_token(agent.task_id), added[UNKNOWN_TASK])
-    return task, added.get(model_token(agent.model_id), added[UNKNOWN_MODEL])
+    task, model = task_token(agent.task_id), model_token(agent.model_id)
+    return (
+        tokenizer.convert_tokens_to_ids(task if has(tokenizer, task) else UNKNOWN_TASK),
+        tokenizer.convert_tokens_to_ids(model if has(tokenizer, model) else UNKNOWN_MODEL),
+    )
 
 
 def add_agents(tokenizer: Any, model: Any, agents: Iterable[Agent]) -> tuple[str, ...]:

@@ -57,3 +57,23 @@ def test_tokens_are_added_as_by_transformers(folder: Path) -> None:
     read = [pairs.rows(one, new, new, [Agent("new", "one")] * 2, 64) for one in (theirs, ours)]
     assert read[0] == read[1]
     assert not {len(ours) - 1, len(ours) - 2} & set(read[1][0].ids[3:])  # no text becomes one of them
+
+
+def test_a_pair_does_not_read_all_agents_of_a_tokenizer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(_: object) -> dict[str, int]:
+        raise AssertionError("all added tokens were read")
+
+    for one in (PreTrainedTokenizerFast.from_pretrained(folder), FileTokenizer(folder, INPUTS)):
+        ids = one.get_added_vocab()
+        monkeypatch.setattr(type(one), "get_added_vocab", listed)
+        monkeypatch.setattr(type(one), "added_tokens_decoder", property(listed), raising=False)
+        found = [row.ids[1:3] for row in pairs.rows(one, QUERIES, TEXTS, AGENTS, 64)]
+        assert found == [
+            (
+                ids.get(token_names.task_token(agent.task_id), ids[token_names.UNKNOWN_TASK]),
+                ids.get(token_names.model_token(agent.model_id), ids[token_names.UNKNOWN_MODEL]),
+            )
+            for agent in AGENTS
+        ]
