@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_core.group_fairness import Attribute, Nugget
+from evenmesh_evaluator.backends import sql_segments
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import (
     MEASURED,
@@ -44,6 +45,7 @@ from evenmesh_evaluator.domain import (
 )
 from evenmesh_evaluator.observations.scores import measure
 from evenmesh_evaluator.ports import ObservationStore
+from evenmesh_evaluator.reports.aggregate import Aggregate
 from evenmesh_evaluator.reports.moments import Moments
 from evenmesh_evaluator.reports.summary import report as report_of
 from evenmesh_kit.security.caller import DEFAULT_TENANT
@@ -315,6 +317,27 @@ async def test_providers_are_summed_with_their_targets(store: ObservationStore) 
     # The unknown provider's 3/2 counts in the whole: 3 of 6 and 3/2 of 6.
     assert (first.share, second.share) == (0.5, 0.25)
     assert (first.target, second.target) == (1.0, 0.5)
+
+
+async def test_a_report_holds_no_connection_while_it_sums(
+    store: ObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.append(_measured(_observation("1"), _observation("2")))
+    pool: Any = cast(Any, store)._database._reader.sync_engine.pool
+    held: list[int] = []
+    merged = sql_segments._sum
+
+    def counted(*parts: Any) -> Aggregate:
+        held.append(pool.checkedout())
+        return merged(*parts)
+
+    monkeypatch.setattr(sql_segments, "_sum", counted)
+    assert (await _report(store)).num_observations == 2
+    clock.now_us += MINUTE_US
+    await store.append(_measured(_observation("3", observed_at_us=clock.now_us)))
+    held.clear()
+    assert (await _report(store)).num_observations == 3
+    assert held == [0] * len(held) != []
 
 
 async def test_without_labels_no_provider_has_a_target(store: ObservationStore) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import grpc
 
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import MeshError, NotFound
 from evenmesh_evaluator.domain import (
     Measurement,
@@ -21,12 +22,15 @@ from evenmesh_evaluator.domain import (
 from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.reports.summary import report
 from evenmesh_kit.compute.batching import MicroBatcher
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 
 MAX_NAMES: Final = 100
 """Most providers, and most passages, in a report."""
 
 TENANT_FULL: Final = "TENANT_FULL"
 """Reason of observations that are more than their tenant may keep."""
+_REPORTS: Final = 4
+"""Most reports that are computed at a time, each of which holds all names that its scope showed."""
 _PAGE: Final = 500  # measurements read at a time
 
 
@@ -46,6 +50,7 @@ class Evaluator:
         self._commits: MicroBatcher[tuple[Observation, Measurement], bool | None] = MicroBatcher(
             store.append, max_size=commit_size, max_delay_s=0.0
         )
+        self._report_places = TenantPlaces(_REPORTS, share=0.5, where="the reports of the evaluator")
 
     async def observe(self, observation: Observation, measurement: Measurement) -> bool:
         """Store one observation; it is durable when this returns.
@@ -72,16 +77,18 @@ class Evaluator:
 
         Raises:
             NotFound: it has no observations.
+            DeadlineExceeded: the reports before it took too long.
             Unavailable: the store cannot be read now.
         """
-        totals = await self._store.totals(tenant, scope, window)
-        if totals is None:
-            if isinstance(scope, str):
-                raise _no_run(scope)
-            raise NotFound(
-                "configuration", "it has no observations; list the configurations to see which have"
-            )
-        return await asyncio.to_thread(report, scope, window, totals, max_names=MAX_NAMES)
+        async with self._report_places.hold(deadline.current()):
+            totals = await self._store.totals(tenant, scope, window)
+            if totals is None:
+                if isinstance(scope, str):
+                    raise _no_run(scope)
+                raise NotFound(
+                    "configuration", "it has no observations; list the configurations to see which have"
+                )
+            return await asyncio.to_thread(report, scope, window, totals, max_names=MAX_NAMES)
 
     async def runs(
         self, tenant: str, *, before: int | None, limit: int

@@ -201,7 +201,7 @@ class SqlObservationStore:
             scope_id = await connection.scalar(select(SCOPES.c.id).where(found))
             if scope_id is None:
                 return None
-            whole = await self._segments.read(connection, scope_id, window, now_us)
+            parts = await self._segments.read(connection, scope_id, window, now_us)
             of_scope = (
                 and_(CONVERSATIONS.c.tenant == tenant, CONVERSATIONS.c.run_id == key)
                 if kind == _Kind.RUN
@@ -210,11 +210,13 @@ class SqlObservationStore:
             begins = begins_us(window, now_us)
             if begins is not None:
                 of_scope = and_(of_scope, CONVERSATIONS.c.observed_at_us >= begins)
-            return Totals(
-                whole,
-                await _peaks(connection, whole.utilities.keys),
-                await _conversations(connection, of_scope),
-            )
+            conversations = await _conversations(connection, of_scope)
+        whole = await self._segments.sum(parts)
+        peaks: dict[str, float] = {}
+        if whole.utilities.keys:
+            async with self._database.read() as connection:
+                peaks = await _peaks(connection, whole.utilities.keys)
+        return Totals(whole, peaks, conversations)
 
     async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """See the port."""

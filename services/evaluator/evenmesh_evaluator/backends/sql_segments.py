@@ -36,6 +36,24 @@ _Identity = tuple[int, int, int, int]
 """Span, start, level and sequence number of a segment."""
 
 
+class Parts(NamedTuple):
+    """What the aggregate of a scope in a window is the sum of.
+
+    Attributes:
+        key: scope and window.
+        known: segments that ``sum`` has already.
+        sum: their aggregate.
+        old: segments that stay the same until the next minute; those of ``known`` are among them.
+        states: segments that are not known, packed.
+    """
+
+    key: tuple[int, Window]
+    known: frozenset[_Identity]
+    sum: Aggregate
+    old: frozenset[_Identity]
+    states: Mapping[_Identity, bytes]
+
+
 class _Segment(NamedTuple):
     sequence: int
     old: tuple[Bucket, int]
@@ -83,10 +101,8 @@ class Reader:
         self._max_names = max_names
         self._sums: OrderedDict[tuple[int, Window], tuple[frozenset[_Identity], Aggregate]] = OrderedDict()
 
-    async def read(
-        self, connection: AsyncConnection, scope_id: int, window: Window, now_us: int
-    ) -> Aggregate:
-        """Return the aggregate of a scope in a window, as the connection's transaction sees it."""
+    async def read(self, connection: AsyncConnection, scope_id: int, window: Window, now_us: int) -> Parts:
+        """Return the parts of the aggregate of a scope in a window, as the transaction sees them."""
         columns = SEGMENTS.c
         here = columns.scope_id == scope_id
         begins = begins_us(window, now_us)
@@ -103,12 +119,17 @@ class Reader:
         if not known <= old:
             known, sum_ = frozenset(), Aggregate()
         states = await _states(connection, scope_id, [one[3] for one in found - known])
+        return Parts(key, known, sum_, old, {one: states[one[3]] for one in found - known})
+
+    async def sum(self, parts: Parts) -> Aggregate:
+        """Return the sum of parts. Takes seconds for a million names: hold no connection meanwhile."""
+        key, known, sum_, old, states = parts
         if old != known:
-            sum_ = await asyncio.to_thread(_sum, [sum_], [states[one[3]] for one in old - known])
+            sum_ = await asyncio.to_thread(_sum, [sum_], [states[one] for one in old - known])
             self._keep(key, old, sum_)
         elif key in self._sums:
             self._sums.move_to_end(key)
-        return await asyncio.to_thread(_sum, [sum_], [states[one[3]] for one in found - old])
+        return await asyncio.to_thread(_sum, [sum_], [states[one] for one in states.keys() - old])
 
     def _keep(self, key: tuple[int, Window], old: frozenset[_Identity], sum_: Aggregate) -> None:
         self._sums.pop(key, None)
