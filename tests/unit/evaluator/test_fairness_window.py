@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from evenmesh_evaluator.domain import Configuration, Labels, Measurement, Observation
+from evenmesh_evaluator.domain import Configuration, Exposed, Labels, Measurement, Observation
 from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.scores import measure
 from evenmesh_evaluator.reports.fairness_window import OTHER, REST, FairnessWindow, Series, Share
@@ -151,7 +152,7 @@ def test_configurations_beyond_the_most_observed_are_together() -> None:
         ("2", 2),
         (OTHER, 1 + 1),
     }
-    assert read[REST].mean("ee_d") == 1.0
+    assert read[Series.rest("t")].mean("ee_d") == 1.0
 
 
 def test_however_many_are_named_little_is_kept() -> None:
@@ -162,6 +163,66 @@ def test_however_many_are_named_little_is_kept() -> None:
     read = subject.read()
     assert len(read) == 5 + 1
     assert sum(one.num_observations for one in read.values()) == 300
+
+
+def named_configurations(subject: FairnessWindow, tenant: str) -> list[int]:
+    """How often each named configuration of a tenant was observed."""
+    return [
+        one.num_observations
+        for key, one in subject.read().items()
+        if key.tenant == tenant and not key.is_rest
+    ]
+
+
+def test_no_tenant_takes_the_series_of_another() -> None:
+    clock = Clock()
+    subject = window(clock, series=4)
+    for number in range(300):
+        for _ in range(2):
+            subject.add(*observed([[0], [0]], alpha=number / 100, tenant="many"))
+    subject.add(*observed([[0], [2]], tenant="one"))
+    assert named_configurations(subject, "one") == [1]
+    assert named_configurations(subject, "many") == [2] * 3
+    # Those past the limit are still the tenant's.
+    assert subject.read()[Series.rest("many")].num_observations == 2 * (300 - 3)
+    assert {(one.provider, one.share) for one in subject.shares() if one.tenant == "one"} == {
+        ("x", 0.5),
+        ("y", 0.5),
+    }
+
+
+def test_however_many_tenants_there_are_little_is_kept() -> None:
+    subject = window(Clock(), series=2)
+    for number in range(500):
+        subject.add(*observed([[0], [0]], tenant=f"t{number}"))
+    read = subject.read()
+    assert len(read) == 2 + 2 + 1
+    assert sum(one.num_observations for one in read.values()) == 500
+    assert read[REST].num_observations == 500 - 4
+
+
+def test_tenants_share_the_series_of_a_bucket_evenly() -> None:
+    clock = Clock()
+    subject = window(clock, series=1000)
+    for tenant in ("first", "second"):
+        for number in range(300):
+            subject.add(*observed([[0], [0]], alpha=number / 100, tenant=tenant))
+    assert [len(named_configurations(subject, tenant)) for tenant in ("first", "second")] == [100, 100]
+    for tenant in ("first", "second"):
+        assert subject.read()[Series.rest(tenant)].num_observations == 200
+
+
+def test_providers_of_a_tenant_take_bounded_memory() -> None:
+    clock = Clock()
+    subject = window(clock, series=1000)
+    for number in range(1000):
+        names = [f"{number}-{place}" for place in range(20)]
+        observation, measurement = observed([[0], [0]], alpha=float(number % 150))
+        exposed = Exposed(names, np.ones(20), None)
+        subject.add(observation, replace(measurement, providers=exposed))
+    read = subject.read().values()
+    assert sum(len(one.providers) for one in read) <= 4_000 + len(read)
+    assert sum(sum(one.providers.values()) for one in read) == 1000 * 20
 
 
 def test_providers_beyond_the_most_exposed_are_together() -> None:
