@@ -10,8 +10,10 @@ import grpc
 
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.reranker.v1 import feedback_service_pb2_grpc as rpc
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import MeshError
 from evenmesh_kit.admission.shares import TenantShares
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_reranker.domain import Agent
@@ -24,6 +26,9 @@ from evenmesh_reranker.models.registry import ModelRegistry
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["FeedbackService"].full_name
 """Full name of the feedback service."""
+
+_STATUSES: Final = 2
+"""Most statuses of trainings that are read at a time, each of which counts all feedback of a tenant."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -65,6 +70,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self._exports = exports
         self._codec_pool = codec_pool
         self._clock = clock
+        self._status_places = TenantPlaces(_STATUSES, share=0.5, where="the database of feedback")
 
     async def RecordFeedback(
         self, request: pb.RecordFeedbackRequest, context: Context
@@ -150,10 +156,11 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
     ) -> pb.GetTrainingStatusResponse:
         """Return the reports of trainers, and the feedback that waits for them."""
         scope = codec.decode_scope(request, _tenant())
-        if isinstance(scope, Agent):
-            trainings: Sequence[Training] = [await self._trainings.training(scope)]
-        else:
-            trainings = await self._trainings.trainings(scope.tenant)
+        async with self._status_places.hold(deadline.current()):
+            if isinstance(scope, Agent):
+                trainings: Sequence[Training] = [await self._trainings.training(scope)]
+            else:
+                trainings = await self._trainings.trainings(scope.tenant)
         return codec.encode_trainings(trainings, self._clock())
 
 
