@@ -187,7 +187,9 @@ class ModelRegistry:
         model = await self._model_of_all(agent.tenant)
         if model is None or not model.knows(agent):
             return False
-        return model is not self._default or agent_tokens(agent) <= self._visible_tokens(model, agent.tenant)
+        if model is not self._default or agent in self._followed:  # without reading all agents
+            return True
+        return agent_tokens(agent) <= self._visible_tokens(model, agent.tenant)
 
     async def register(self, agent: Agent) -> None:
         """Add tokens for an agent to the served model; its scores stay as they are."""

@@ -211,6 +211,23 @@ async def test_a_version_is_its_tenants_alone(world: World) -> None:
         await later.close()
 
 
+async def test_whether_a_registered_agent_is_known_takes_no_reading_of_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> frozenset[str]:
+        raise AssertionError("the tokens of all agents were read")
+
+    registry = world.another()
+    await registry.start(Model("origin", "shipped", datetime.now(UTC), 0.5))
+    monkeypatch.setattr(registry, "_visible_tokens", read)
+    try:
+        mine = Agent("qa", "mine", "acme")
+        await registry.register(mine)
+        assert await registry.knows(mine)
+    finally:
+        await registry.close()
+
+
 async def test_the_model_of_the_settings_is_every_tenants(world: World) -> None:
     origin = Model("origin", "shipped", datetime.now(UTC), 0.5)
     registry = world.another()
