@@ -327,6 +327,24 @@ async def test_a_request_is_recorded_without_its_texts(
     telemetry.shutdown()
 
 
+async def test_methods_that_clients_make_up_are_one_label(
+    open_gateway: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    telemetry = Telemetry.in_memory("gateway")
+    gateway = await open_gateway(telemetry)
+    with caplog.at_level(logging.INFO, "evenmesh.gateway.access"):
+        for method in ("GET", "PATCH", "SECRET1", "SECRET2"):
+            await gateway.request(method, "/nothing")
+    points = telemetry.metrics()["http.server.request.duration"].data.data_points
+    methods = {point.attributes["http.request.method"]: point.count for point in points}
+    assert methods == {"GET": 1, "PATCH": 1, "_OTHER": 2}
+    spans = [span for span in telemetry.spans() if "http.request.method" in span.attributes]
+    assert [span.name for span in spans[-2:]] == ["_OTHER unknown"] * 2
+    assert not any("SECRET" in f"{span.name} {span.attributes}" for span in spans)
+    assert not any("SECRET" in str(vars(one)) for one in caplog.records if one.name.endswith(".access"))
+    telemetry.shutdown()
+
+
 async def test_pages_of_other_origins_may_call_only_where_it_is_configured(open_gateway: Open) -> None:
     origin = {"origin": "https://app.example.com"}
     asks = {**origin, "access-control-request-method": "POST"}

@@ -28,6 +28,9 @@ _REASONS: Final = {404: "NO_ROUTE", 405: "NO_METHOD"}
 _HUNG_UP: Final = 499
 _MISDIRECTED: Final = 421
 _TOO_LONG_A_HEAD: Final = 431
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+_OTHER: Final = "_OTHER"
+"""How telemetry calls all other methods: clients may write anything, and each name would be a series."""
 _BUCKETS_S: Final = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300]
 _log = logging.getLogger("evenmesh.gateway.access")
 
@@ -37,7 +40,7 @@ class Records:
 
     A record has the route and never the path, the query, the headers or a body: they may hold texts. The
     histogram ``http.server.request.duration`` has the route, the method and the status; that of a client that
-    hung up is 499.
+    hung up is 499. A method that APIs do not use is ``_OTHER``, as OpenTelemetry's conventions say.
 
     Args:
         app: what answers.
@@ -73,7 +76,8 @@ class Records:
         parent = extract_context(
             [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         )
-        span = self._tracer.start_span(scope["method"], context=parent, kind=SpanKind.SERVER)
+        method = scope["method"] if scope["method"] in _METHODS else _OTHER
+        span = self._tracer.start_span(method, context=parent, kind=SpanKind.SERVER)
         context = trace.set_span_in_context(span, parent) if span.get_span_context().is_valid else parent
         token = otel_context.attach(context)
         try:
@@ -81,13 +85,13 @@ class Records:
         finally:
             route = _route_of(scope)
             attributes = {
-                "http.request.method": scope["method"],
+                "http.request.method": method,
                 "http.route": route,
                 "http.response.status_code": status,
             }
             seconds = time.perf_counter() - began
             self._durations.record(seconds, attributes, context)
-            span.update_name(f"{scope['method']} {route}")
+            span.update_name(f"{method} {route}")
             span.set_attributes(attributes)
             if status >= 500:
                 span.set_status(StatusCode.ERROR)
@@ -95,7 +99,7 @@ class Records:
             _log.info(
                 "request",
                 extra={
-                    "method": scope["method"],
+                    "method": method,
                     "route": route,
                     "status": status,
                     "duration_ms": round(1e3 * seconds, 1),
