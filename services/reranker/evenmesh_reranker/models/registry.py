@@ -601,7 +601,7 @@ class ModelRegistry:
             serving = manifest.version == served
         else:
             own = self._pointer(lineage.agent).serving == manifest.version
-            serving = own and lineage.applies_to(served) and manifest.version not in self._retry_at
+            serving = own and lineage.applies_to(served) and not self._is_refused(manifest.version)
         return LearnedModel(
             version=manifest.version,
             serving=serving,

@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
-from evenmesh.wire.errors import FailedPrecondition, NotFound
+from evenmesh.wire.errors import FailedPrecondition, NotFound, Unavailable
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.models import registry as registries
 from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import Pointer
 from evenmesh_reranker.ports import LoadedModel
+from tests.support.clock import Clock
 from tests.support.registry_world import ANN, Loader, Model, World
 from tests.support.waiting import until
 
@@ -85,6 +89,30 @@ async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_r
     assert world.loader.loaded == [broken]
     listed = later.models(AllAgents())
     assert {one.version: one.serving for one in listed} == {everyones: True, broken: False}
+    await later.close()
+
+
+async def test_an_agents_version_that_can_be_loaded_again_is_listed_as_serving(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(registries, "time", SimpleNamespace(monotonic=clock))
+    everyones, own = world.keep("0.1"), world.keep("0.2", ANN)
+    await world.registry.promote(everyones, tenant=DEFAULT_TENANT)
+    world.store.set_pointer(ANN, Pointer(own))
+    later = world.another()
+    await later.start(None)
+
+    def away(*_: object, **__: object) -> NoReturn:
+        raise Unavailable("STORE_UNAVAILABLE", "away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.loader, "full", away)
+        assert (await later.model_for(ANN)).version == everyones
+    assert {one.version: one.serving for one in later.models(AllAgents())} == {everyones: True, own: False}
+    clock.now += 61
+    assert (await later.model_for(ANN)).version == own
+    assert {one.version: one.serving for one in later.models(AllAgents())} == {everyones: True, own: True}
     await later.close()
 
 
