@@ -26,7 +26,10 @@ _log = logging.getLogger("evenmesh.trainer")
 
 @dataclass(eq=False)
 class Trainer:
-    """Trains agents with feedback on enough queries since their last training, the one with most first.
+    """Trains agents with feedback on enough queries since their last training.
+
+    Tenants take turns: that which this trainer served longest ago is first, and of its agents the one with
+    feedback on most queries. So no tenant's feedback keeps another from being trained.
 
     It tries an agent whose round fails again after 10 s, then after twice as long each time, at most 10
     minutes; other agents do not wait for it. One agent at a time bounds the memory.
@@ -53,6 +56,9 @@ class Trainer:
     clock: Callable[[], float] = time.monotonic
     _seen: int = field(default=-1, init=False)
     _failed: dict[Agent, tuple[float, float]] = field(default_factory=dict, init=False)
+    _turns: int = field(default=0, init=False)
+    _served: dict[str, int] = field(default_factory=dict, init=False)
+    """The last turn of each tenant."""
 
     async def run(self) -> None:
         """Train until cancelled."""
@@ -88,6 +94,8 @@ class Trainer:
                 if refused == self.at_once:
                     return False  # as many train as may
                 continue
+            self._turns += 1
+            self._served[agent.tenant] = self._turns
             await self._train(agent)
             return True
         return False
@@ -95,7 +103,10 @@ class Trainer:
     async def _due(self) -> list[Training]:
         waiting = await self.log.trainings_of_agents()
         due = [one for one in waiting if one.pending_queries >= self.queries]
-        return sorted(due, key=lambda one: -one.pending_queries)
+        return sorted(due, key=lambda one: (self._last_turn(one.report.agent), -one.pending_queries))
+
+    def _last_turn(self, agent: Agent | None) -> int:
+        return 0 if agent is None else self._served.get(agent.tenant, 0)
 
     async def _train(self, agent: Agent) -> None:
         try:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from evenmesh_reranker.domain import Agent
-from evenmesh_reranker.feedback.training import Training, TrainingReport
+from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 from evenmesh_training.online.rounds import RoundError
 from evenmesh_training.online.trainer import Trainer
 from tests.support.clock import Clock
@@ -125,3 +125,35 @@ async def test_who_fails_is_tried_again_later_and_keeps_nobody_waiting(world: Wo
         await trainer.turn()
         assert len(rounds.ran) == tried + 1
     assert rounds.ran == [ANN, BOB, ANN, ANN, ANN]
+
+
+async def test_tenants_take_turns_however_much_feedback_one_of_them_sends(world: World) -> None:
+    clock, pending = Clock(0.0), {Agent("qa", f"e{number}", "evil"): 6 + number for number in range(3)}
+    pending[Agent("qa", "v", "victim")] = 5
+
+    class Endless(Rounds):
+        """Rounds of a minute, in which as much feedback comes as is trained."""
+
+        async def run(self, training: Training) -> TrainingReport:
+            assert training.report.agent is not None
+            self.ran.append(training.report.agent)
+            clock.now += 60
+            return training.report
+
+    class Waiting:
+        """Says that agents always wait for training."""
+
+        async def trainings_of_agents(self) -> list[Training]:
+            return [await self.training(agent) for agent in pending]
+
+        async def training(self, agent: Agent) -> Training:
+            return Training(TrainingReport(agent, State.IDLE), pending[agent], pending[agent], None)
+
+    rounds = Endless(world)
+    trainer = replace(_trainer(world, rounds, "one", clock), log=Waiting())  # type: ignore[arg-type]
+    for agent in pending:
+        await world.says(agent, likes("water"), range(1))
+    for _ in range(6):
+        assert await trainer.turn()
+    assert [agent.tenant for agent in rounds.ran] == ["evil", "victim"] * 3
+    assert {agent.model_id for agent in rounds.ran} == {"e2", "v"}  # of a tenant, the one with most
