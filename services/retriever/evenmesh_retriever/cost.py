@@ -23,6 +23,7 @@ _SCORED: Final = 256
 _DRAWN: Final = 2**15
 _INTEGRATED: Final = 48
 _SEARCHED: Final = 4
+_FILTERED: Final = 2**15
 _HELD: Final = 1024
 _WORD: Final = re.compile(r"\w+")
 
@@ -50,6 +51,11 @@ def holding(size: int) -> int:
 def query(text: str, size: int) -> int:
     """Return the work of finding the passages that share words with a query, among ``size`` of them."""
     return len(_WORD.findall(text)) * size // _POSTINGS
+
+
+def filtering(conditions: int, size: int) -> int:
+    """Return the work of finding which of ``size`` passages meet some conditions."""
+    return conditions * size // _FILTERED
 
 
 def scoring(size: int) -> int:

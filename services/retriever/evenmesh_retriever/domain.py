@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import inf
+from math import inf, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,12 +102,16 @@ class Condition:
             case TextRange(low, high):
                 return (low is None or low <= value) and (high is None or value <= high)
             case NumberRange(low, high):
-                try:
-                    number = float(value)
-                except ValueError:
-                    return False
                 # Comparisons with a nan are false, so that it is outside even without bounds.
-                return (low if low is not None else -inf) <= number <= (high if high is not None else inf)
+                return (-inf if low is None else low) <= number_of(value) <= (inf if high is None else high)
+
+
+def number_of(value: str) -> float:
+    """Return the number that a value of an attribute is; nan if it is none."""
+    try:
+        return float(value)
+    except ValueError:
+        return nan
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,8 @@ class RetrieverEngine:
             size = 0  # leasing it says what is wrong
         asking = 1 + retriever.work([len(query.text.encode())]) + cost.holding(query.held_bytes)
         searching = cost.query(query.text, size) + (cost.scoring(size) if query.whole else 0)
+        if query.filter is not None:
+            searching += cost.filtering(len(query.filter.conditions), size)
         self._admission.check(
             asking + searching, "query", f"ask in fewer words of the {size} passages of this collection"
         )

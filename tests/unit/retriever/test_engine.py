@@ -16,9 +16,19 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.rpc.policies import GroupShare, GroupShares, GroupSharesPolicy, Target
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller
+from evenmesh_retriever import cost
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
-from evenmesh_retriever.domain import Draw, Passage, Query, RetrieverInfo, Scored
+from evenmesh_retriever.domain import (
+    Condition,
+    Draw,
+    Filter,
+    NumberRange,
+    Passage,
+    Query,
+    RetrieverInfo,
+    Scored,
+)
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.settings import RetrieverSettings
@@ -271,6 +281,17 @@ async def test_work_is_admitted_before_it_begins(engine: RetrieverEngine) -> Non
             await engine.retrieve(inline)
     assert running.in_flight == 0
     assert np.isfinite((await engine.retrieve(inline)).scores).all()
+
+
+async def test_conditions_of_a_filter_count(engine: RetrieverEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_FILTERED", 5)
+    engine._admission = admission(400)
+    conditions = [Condition("year", NumberRange(float(low), None)) for low in range(2)]
+    with (
+        engine._admission.admission.admit(395),
+        pytest.raises(Overloaded, match="busy: 9 tokens do not fit now"),  # 2 × 20 passages / 5, and the query
+    ):
+        await engine.retrieve(dataclasses.replace(QUERY, filter=Filter(tuple(conditions))))
 
 
 async def test_a_tenant_leaves_half_of_the_work_to_others(engine: RetrieverEngine) -> None:

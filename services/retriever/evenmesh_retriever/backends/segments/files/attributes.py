@@ -1,18 +1,30 @@
 """Index the attributes of a segment's passages: values in order by key, rows by value.
 
-A condition costs a few steps of halving and the rows that meet it, and nothing is loaded before one asks.
+A condition costs a few steps of halving and the rows that meet it, and nothing is loaded before one asks. The
+first condition on the numbers of an attribute reads them all, and they are kept: eight bytes for each value.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import inf
 from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evenmesh_retriever.domain import AnyOf, Condition, IntArray, NumberRange, Passage, TextRange
+from evenmesh_retriever.domain import (
+    AnyOf,
+    Condition,
+    FloatArray,
+    IntArray,
+    NumberRange,
+    Passage,
+    TextRange,
+    number_of,
+)
 
 Entries = dict[tuple[bytes, bytes], list[NDArray[np.int32]]]
 """Rows of each key and value, in UTF-8."""
@@ -39,6 +51,12 @@ class _Strings(Sequence[bytes]):
             return [self[one] for one in range(*place.indices(len(self)))]
         return self._data[int(self._bounds[place]) : int(self._bounds[place + 1])].tobytes()
 
+    def texts(self, begin: int, end: int) -> Iterator[str]:
+        """Decode a run of them, which is read at once."""
+        bounds = self._bounds[begin : end + 1].tolist()
+        data = self._data[bounds[0] : bounds[-1]].tobytes()
+        return (data[at - bounds[0] : to - bounds[0]].decode() for at, to in pairwise(bounds))
+
 
 class AttributeIndex:
     """Rows by attribute.
@@ -53,6 +71,7 @@ class AttributeIndex:
         self._values = _Strings(arrays["attributes.values.bytes"], arrays["attributes.values.bounds"])
         self._value_rows: IntArray = arrays["attributes.value_rows"]
         self._rows: NDArray[np.int32] = arrays["attributes.rows"]
+        self._numbers: dict[str, FloatArray] = {}
 
     def rows_with(self, attribute: str) -> NDArray[np.int32]:
         """Return rows that have an attribute, in no order."""
@@ -71,10 +90,13 @@ class AttributeIndex:
                 first = begin if low is None else bisect_left(self._values, low.encode(), begin, end)
                 last = end if high is None else bisect_right(self._values, high.encode(), begin, end)
                 return self._rows[self._value_rows[first] : self._value_rows[max(first, last)]]
-            case NumberRange():
-                return self._joined(
-                    [p for p in range(begin, end) if condition.met_by(self._values[p].decode())]
+            case NumberRange(low, high):
+                numbers = self._numbers_of(condition.attribute, begin, end)
+                met = (numbers >= (-inf if low is None else low)) & (
+                    numbers <= (inf if high is None else high)
                 )
+                rows = self._rows[self._value_rows[begin] : self._value_rows[end]]
+                return rows[np.repeat(met, np.diff(self._value_rows[begin : end + 1]))]
 
     def entries(self) -> Iterator[tuple[tuple[bytes, bytes], NDArray[np.int32]]]:
         """Everything, key by key and value by value."""
@@ -89,6 +111,15 @@ class AttributeIndex:
         if number == len(self._keys) or self._keys[number] != attribute.encode():
             return 0, 0
         return int(self._key_values[number]), int(self._key_values[number + 1])
+
+    def _numbers_of(self, attribute: str, begin: int, end: int) -> FloatArray:
+        """Return the numbers that the values of an attribute are, nan where one is none, ``[values]``."""
+        if begin == end:
+            return np.empty(0)
+        if attribute not in self._numbers:
+            values = self._values.texts(begin, end)
+            self._numbers[attribute] = np.fromiter(map(number_of, values), np.float64, end - begin)
+        return self._numbers[attribute]
 
     def _place(self, value: bytes, begin: int, end: int) -> int | None:
         place = bisect_left(self._values, value, begin, end)
