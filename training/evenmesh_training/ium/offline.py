@@ -13,6 +13,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -411,17 +412,32 @@ class Offline:
 
     def _learned_from(self, agent: AgentTable) -> list[Task]:
         """Return the training queries that the model learns from."""
-        apart = {task.id for task in self._fused_by(agent)}
-        return [task for task in self._chosen(agent) if task.id not in apart]
+        apart = {task.question for task in self._fused_by(agent)}
+        return [task for task in self._chosen(agent) if task.question not in apart]
 
     def _fused_by(self, agent: AgentTable) -> list[Task]:
         """Return the training queries by which the fusion is chosen."""
         tasks = self._chosen(agent)
         if self.recipe.learns != "both":
             return tasks if self.recipe.fuses else []
-        count = round(self.recipe.held_out * len(tasks))
-        drawn = np.random.default_rng((self.seed, _HELD_OUT)).permutation(len(tasks))[:count]
-        return [tasks[at] for at in sorted(map(int, drawn))]
+        return [task for task in tasks if task.question in self._held_out]
+
+    @cached_property
+    def _held_out(self) -> frozenset[str]:
+        """Return the questions that no model learns from, whichever agent has them: agents share a model.
+
+        They are the first share of each agent's questions, in one random order of the questions of all.
+        """
+        asked = [[task.question for task in self._chosen(agent)] for agent in self.plan.agents]
+        distinct = list(dict.fromkeys(question for questions in asked for question in questions))
+        drawn = np.random.default_rng((self.seed, _HELD_OUT)).permutation(len(distinct))
+        place = {distinct[at]: number for number, at in enumerate(drawn.tolist())}
+        share = self.recipe.held_out
+        return frozenset(
+            question
+            for questions in asked
+            for question in sorted(questions, key=place.__getitem__)[: round(share * len(questions))]
+        )
 
     def _evaluated(self, agents: Sequence[AgentTable]) -> list[tuple[AgentTable, Task]]:
         recipe = self.recipe

@@ -483,6 +483,37 @@ def test_a_model_does_not_learn_from_the_queries_that_choose_its_fusion(begin: s
     assert [one in chosen for one in asked] == [one not in trained for one in asked]
 
 
+@pytest.mark.parametrize("queries", [0, 30])
+def test_no_agent_teaches_the_question_that_chooses_the_fusion_of_another(
+    queries: int, tmp_path: Path
+) -> None:
+    tables = [
+        EVEN.model_copy(update={"model_id": "".join(names), "tasks": names}) for names in ("x", "xy", "yz")
+    ]
+    tasks = [
+        Task(f"{name}{at}", name, f"{name} {at}", ("yes",), "train") for name in "xyz" for at in range(50)
+    ]
+    tasks.append(Task("again", "z", "x 0", ("yes",), "train"))  # of another id
+    recipe = RECIPE.model_copy(update={"learns": "both", "held_out": 0.2, "queries": queries})
+    for seed in range(5):
+        offline = Offline(
+            AgentTasks(tuple(tables), "c", tuple(tasks)),
+            recipe,
+            begin="",
+            seed=seed,
+            folder=tmp_path,
+            collector=None,  # type: ignore[arg-type]
+            placement=PLACEMENT,
+        )
+        learned = {task.question for agent in tables for task in offline._learned_from(agent)}
+        for agent in tables:
+            held_out = offline._fused_by(agent)
+            asked = len(held_out) + len(offline._learned_from(agent))
+            assert not learned & {task.question for task in held_out}
+            assert len(held_out) >= round(0.2 * asked)
+            assert offline._fused_by(agent) == held_out
+
+
 def test_a_fused_model_without_ids_ranks_alike_for_all(begin: str, tmp_path: Path) -> None:
     _run(tmp_path, begin, RuleMesh(), recipe=FUSION, rounds=1, personalised=False)
     home = tmp_path / "together-unpersonalised" / "round-1"
