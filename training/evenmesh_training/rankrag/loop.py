@@ -163,6 +163,12 @@ class Trainer:
                 (self._output / SETTINGS).write_text(
                     json.dumps(self._settings | said, indent=2) + "\n", encoding="utf-8"
                 )
+            if self._evaluates(self._progress.step):
+                # A run that ended after the checkpoint may not have made the evaluation.
+                measures = log.evaluation_of(self._progress.step)
+                if self._any(main and not measures):
+                    measures = self._evaluate()
+                    log.evaluation(self._progress.step, measures)
             for step in range(self._progress.step, steps):
                 began = time.monotonic()
                 parts = self._step(step)
@@ -177,7 +183,7 @@ class Trainer:
                     self._checkpoint()
                 if stop and not last:
                     return TrainingResult(step + 1, complete=False, measures=measures)
-                if last or (step + 1) % self._stage.evaluate_every == 0:
+                if self._evaluates(step + 1):
                     measures = self._evaluate()
                     log.evaluation(step + 1, measures)
         if main:
@@ -276,8 +282,16 @@ class Trainer:
 
     def _stop_requested(self) -> bool:
         """Return whether any process was asked to stop: all end after the same step."""
-        flag = torch.tensor(float(self._stopped), device=self._accelerator.device)
+        return self._any(self._stopped)
+
+    def _any(self, here: bool) -> bool:
+        """Return whether something is so in any process."""
+        flag = torch.tensor(float(here), device=self._accelerator.device)
         return bool(self._accelerator.reduce(flag, "sum") > 0)
+
+    def _evaluates(self, step: int) -> bool:
+        """Return whether the weights after ``step`` steps are evaluated."""
+        return step > 0 and (step >= self._stage.steps or step % self._stage.evaluate_every == 0)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -319,6 +333,15 @@ class _Log:
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line of the evaluations."""
         self._add(EVALUATIONS, "evaluation", step, values)
+
+    def evaluation_of(self, step: int) -> Mapping[str, float]:
+        """Return the evaluation after ``step`` steps that is written already; empty without one."""
+        path = self._folder / EVALUATIONS
+        if not self._write or not path.is_file():
+            return {}
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = [row for row in csv.DictReader(stream) if int(row.pop("step")) == step]
+        return {name: float(value) for name, value in rows[-1].items()} if rows else {}
 
     def _add(self, name: str, group: str, step: int, values: Mapping[str, float]) -> None:
         if self._board is None:

@@ -1,5 +1,6 @@
 """The training loop: resuming, several processes, batches, logs and checkpoints."""
 
+import contextlib
 import csv
 import os
 import runpy
@@ -113,6 +114,39 @@ def test_a_signal_ends_in_a_checkpoint_to_go_on_from(squad: Path, recipe: Recipe
     assert not (parts / loop.MODEL).exists()
     assert pointer_trainer(squad, recipe, parts, resume=True).run().complete
     assert losses(parts) == losses(whole)
+
+
+@pytest.mark.parametrize("ends", ["at a signal", "within the evaluation", "within the last evaluation"])
+def test_a_resumed_run_makes_the_evaluation_that_the_one_before_did_not(
+    squad: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(loop.evaluation, "measures", lambda *_: {"made": float(next(numbers))})
+    whole, parts, every = folder(tmp_path / "whole"), folder(tmp_path / "parts"), {"checkpoint_every": 2}
+    numbers = iter(range(1, 9))
+    wanted = pointer_trainer(squad, recipe, whole, evaluate_every=2, **every).run()
+    assert wanted.measures == {"made": 3.0}
+    numbers = iter(range(1, 9))
+    broken = pointer_trainer(squad, recipe, parts, evaluate_every=2, **every)
+    step, evaluate = broken._step, broken._evaluate
+
+    def signalled(number: int) -> dict[str, float]:
+        if number == 1 and ends == "at a signal":
+            broken._stopped = True
+        return step(number)
+
+    def killed() -> dict[str, float]:
+        if broken._progress.step == {"within the evaluation": 4, "within the last evaluation": 6}.get(ends):
+            raise KeyboardInterrupt
+        return evaluate()
+
+    broken._step, broken._evaluate = signalled, killed  # type: ignore[method-assign]
+    with contextlib.suppress(KeyboardInterrupt):
+        assert not broken.run().complete
+    for _ in range(2):  # a run that is done has its measures too, and evaluates nothing
+        done = pointer_trainer(squad, recipe, parts, resume=True, evaluate_every=2, **every).run()
+        assert (done.complete, done.measures) == (True, wanted.measures)
+    assert (parts / record.EVALUATIONS).read_text() == (whole / record.EVALUATIONS).read_text()
+    assert next(numbers) == 4
 
 
 def test_training_learns(squad: Path, recipe: Recipe, tmp_path: Path) -> None:
