@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, cast
+from math import inf
+from typing import Any, Final, TypeVar, cast
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from evenmesh.wire.bounds import bounds_of
 from evenmesh.wire.errors import InvalidField
 from evenmesh_gateway.http.json_values import JsonValues
 from evenmesh_kit.admission.queue import Admission, Admitted
@@ -35,6 +37,8 @@ _WELL_KNOWN: Final = "google.protobuf."
 _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """Half of a surrogate pair, or one of both halves, as JSON writes it or as bytes."""
 _VALUES: Final = JsonValues()
+
+T = TypeVar("T")
 
 
 class JsonMessages:
@@ -63,12 +67,12 @@ class JsonMessages:
         async with self._memory.admit(_memory_of(text)):
             return await self._pool.run(parse, kind, text)
 
-    async def loads(self, text: bytes) -> Any:
-        """Return the value that a JSON text says; errors as of :meth:`read`."""
+    async def loads(self, make: Callable[[Any], T], text: bytes) -> T:
+        """Return what ``make`` makes of the value that a JSON text says; errors as of :meth:`read`."""
         if len(text) <= _ON_LOOP_BYTES:
-            return loads(text)
+            return make(loads(text))
         async with self._memory.admit(_memory_of(text)):
-            return await self._pool.run(loads, text)
+            return await self._pool.run(lambda: make(loads(text)))
 
     def admitted(self, size: int) -> Admitted:
         """Hold memory for a value that is made while the block runs. Bytes; errors as of :meth:`read`."""
@@ -143,10 +147,10 @@ def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
 
 
 def _check_shape(message: Descriptor, value: Any, path: str) -> None:
-    """Check that objects and lists are where a message has them.
+    """Check that objects and lists are where a message has them, and are no longer than the proto allows.
 
     ``ParseDict`` takes anything that it can iterate: an empty list where an object belongs is an object to
-    it, and other values fail with words of Python.
+    it, and other values fail with words of Python. It makes an object of each item, however many there are.
 
     Raises:
         InvalidField: they are not; names the field.
@@ -163,9 +167,13 @@ def _check_shape(message: Descriptor, value: Any, path: str) -> None:
         if inner is not None and inner.GetOptions().map_entry:
             if not isinstance(one, dict):
                 raise InvalidField(below, "must be a JSON object")
+            if len(one) > _most(field):
+                raise InvalidField(below, f"must be at most {_most(field)} entries, has more")
         elif field.is_repeated:
             if not isinstance(one, list):
                 raise InvalidField(below, "must be a JSON list")
+            if len(one) > _most(field):
+                raise InvalidField(below, f"must be at most {_most(field)} items, has more")
             if inner is not None and not inner.full_name.startswith(_WELL_KNOWN):
                 for at, item in enumerate(one):
                     _check_shape(inner, item, f"{below}[{at}]")
@@ -177,6 +185,13 @@ def _check_shape(message: Descriptor, value: Any, path: str) -> None:
 def _fields(message: Descriptor) -> dict[str, FieldDescriptor]:
     """Return the fields of a message by the names that JSON may have for them."""
     return {name: one for one in message.fields for name in (one.name, one.json_name)}
+
+
+@cache
+def _most(field: FieldDescriptor) -> float:
+    """Return the largest number of items of a list or of entries of a map, infinite where none is stated."""
+    stated = bounds_of(field)
+    return stated.max_items or stated.max_pairs or inf
 
 
 def _dumped(build: Callable[[], Any]) -> bytes:

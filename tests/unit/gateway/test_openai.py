@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 
 import httpx
 import openai
@@ -13,6 +14,7 @@ import pytest
 from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField, Overloaded
+from evenmesh_gateway.openai import requests, routes
 from tests.support.scripted import Ask, ScriptedMesh
 
 SAID = [{"role": "user", "content": "How often?"}]
@@ -227,3 +229,37 @@ async def test_a_client_that_leaves_before_its_answer_frees_the_model(
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert await asyncio.to_thread(scripted.orchestrator.cancelled.wait, 30)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": SAID}),
+        ("/v1/responses", {"input": "How often?"}),
+        ("/v1/rerank", {"query": "q", "documents": ["a"]}),
+        ("/v1/embeddings", {"input": "a"}),
+    ],
+)
+async def test_large_bodies_are_converted_in_threads(
+    gateway: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, object]
+) -> None:
+    """A conversion takes as long as its client wants, and all others would wait for it."""
+    converted: list[tuple[str, bool]] = []
+
+    def watch(where: object, name: str) -> None:
+        convert = getattr(where, name)
+
+        def watched(*args: object) -> object:
+            converted.append((name, threading.current_thread() is threading.main_thread()))
+            return convert(*args)
+
+        monkeypatch.setattr(where, name, watched)
+
+    for where, name in ((requests, "read"), (requests, "ask_of"), (routes, "message_of")):
+        watch(where, name)
+    for spaces, on_loop in ((0, True), (20_000, False)):
+        converted.clear()
+        content = json.dumps(body) + " " * spaces
+        await gateway.post(path, content=content, headers={"content-type": "application/json"})
+        further = {"/v1/rerank": ["message_of"], "/v1/embeddings": []}.get(path, ["ask_of"])
+        assert converted == [(name, on_loop) for name in ("read", *further)]

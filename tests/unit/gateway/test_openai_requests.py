@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from evenmesh.generator.v1.generator_service_pb2 import Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.reranker.v1.reranker_service_pb2 import RerankRequest as RerankMessage
 from evenmesh.wire.errors import InvalidField, NotFound
+from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai import pipelines
 from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest, ask_of, read
@@ -182,3 +186,25 @@ def test_an_error_names_a_field_and_no_type(kind: Any, value: Any, field: str) -
         read(kind, value)
     assert str(refused.value.field).startswith(field)
     assert "str" not in str(refused.value.field)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "field"),
+    [
+        (pb.AskRequest, {"candidates": {"passages": [{}] * 1_001}}, "evenmesh.candidates.passages"),
+        (pb.AskRequest, {"turns": [{}] * 101}, "evenmesh.turns"),
+        (RerankMessage, {"firstStage": {"scores": [1] * 1_001}}, "evenmesh.firstStage.scores"),
+        (
+            pb.AskRequest,
+            {"candidates": {"passages": [{"attributes": {str(at): "" for at in range(10_000)}}]}},
+            "evenmesh.candidates.passages[0].attributes",
+        ),
+    ],
+)
+def test_lists_beyond_their_bounds_are_refused_before_they_are_converted(
+    kind: type[Message], value: object, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_format, "ParseDict", None)
+    with pytest.raises(InvalidField, match=r"must be at most [\d,]+ (items|entries), has more") as refused:
+        from_value(kind, value, "evenmesh")
+    assert refused.value.field == field

@@ -8,9 +8,9 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -59,7 +59,8 @@ _BODIES: Final = {
     **dict.fromkeys(RERANK, RerankRequest),
 }
 
-T = TypeVar("T", bound=BaseModel)
+A = TypeVar("A", bound=Asked)
+R = TypeVar("R")
 
 
 class OpenAiRoutes:
@@ -101,8 +102,10 @@ class OpenAiRoutes:
         ]
 
     async def _chat(self, request: Request) -> Response:
-        call, asked = await self._read(request, ChatRequest, self._ask)
-        message, outcome = await self._asking(asked, call)
+        call, (asked, message, ignored) = await self._read(
+            request, self._ask, partial(_read_ask, ChatRequest)
+        )
+        outcome = await self._asking(asked, message, ignored, call)
         created = int(time.time())
         name = f"chatcmpl-{secrets.token_hex(16)}"
         if not asked.stream:
@@ -116,8 +119,10 @@ class OpenAiRoutes:
         return events.response(_chunk_events(streamed))
 
     async def _respond(self, request: Request) -> Response:
-        call, asked = await self._read(request, ResponseRequest, self._ask)
-        message, outcome = await self._asking(asked, call)
+        call, (asked, message, ignored) = await self._read(
+            request, self._ask, partial(_read_ask, ResponseRequest)
+        )
+        outcome = await self._asking(asked, message, ignored, call)
         made = OpenAiResponse(secrets.token_hex(16), asked, int(time.time()))
         if not asked.stream:
             await unless_hung_up(request, self._gather(asked, message, call, outcome))
@@ -128,14 +133,13 @@ class OpenAiRoutes:
         return events.response(_response_events(streamed))
 
     async def _ranked(self, request: Request) -> Response:
-        call, asked = await self._read(request, RerankRequest, self._rerank)
-        message = message_of(asked).SerializeToString()
+        call, (asked, message) = await self._read(request, self._rerank, _read_rerank)
         data = await unless_hung_up(request, self._forwarder.reply(self._rerank, message, call))
         reply = reranker_pb.RerankResponse.FromString(data)
         return JSONResponse(ranking(asked, reply, f"rerank-{secrets.token_hex(16)}"))
 
     async def _embedded(self, request: Request) -> Response:
-        call, asked = await self._read(request, EmbeddingRequest, self._embed, embeddings.refuse_tokens)
+        call, asked = await self._read(request, self._embed, _read_embedding)
         return Response(await unless_hung_up(request, self._vectors(asked, call)), media_type=JSON)
 
     async def _vectors(self, asked: EmbeddingRequest, call: Call) -> bytes:
@@ -181,29 +185,20 @@ class OpenAiRoutes:
             [one.name for one in generator_pb.ListModelsResponse.FromString(data[2]).models],
         )
 
-    async def _read(
-        self,
-        request: Request,
-        kind: type[T],
-        method: PublicMethod,
-        check: Callable[[Any], None] = lambda _: None,
-    ) -> tuple[Call, T]:
-        """Return the call and the checked body of a request for a method; ``check`` sees the body first."""
+    async def _read(self, request: Request, method: PublicMethod, make: Callable[[Any], R]) -> tuple[Call, R]:
+        """Return the call of a request for a method, and what is made of its body: in a thread if large."""
         most = largest_json(method, self._settings.max_body_bytes)
         check_head(request, most, JSON)
         call = await self._call_reader.call(request.headers, method, peer=peer_of(request))
         body = await read_body(request, most, call.deadline)
-        value = await self._messages.loads(body)
-        check(value)
-        return call, requests.read(kind, value)
+        return call, await self._messages.loads(make, body)
 
-    async def _asking(self, asked: Asked, call: Call) -> tuple[pb.AskRequest, Outcome]:
-        """Return the ask of a request, and what gathers its events.
+    async def _asking(self, asked: Asked, message: pb.AskRequest, ignored: list[str], call: Call) -> Outcome:
+        """Bound the longest answer of an ask, and return what gathers its events.
 
         The longest answer is a bound: what the model cannot write anyway is no error, as clients send 1,000
         and more without knowing the model.
         """
-        message, ignored = requests.ask_of(asked)
         if message.decoding.max_new_tokens > _ANY_WRITES and "decoding" not in (asked.evenmesh or {}):
             with suppress(MeshError):  # who may not list models is refused by the ask, if at all
                 listed = generator_pb.ListModelsResponse.FromString(
@@ -213,7 +208,7 @@ class OpenAiRoutes:
                     if one.name == message.model or (one.is_default and not message.model):
                         most = min(message.decoding.max_new_tokens, one.max_new_tokens)
                         message.decoding.max_new_tokens = most
-        return message, Outcome(message, ignored)
+        return Outcome(message, ignored)
 
     async def _gather(self, asked: Asked, message: pb.AskRequest, call: Call, outcome: Outcome) -> None:
         with requests.renaming(asked):
@@ -263,6 +258,21 @@ class OpenAiRoutes:
             yield text(outcome.text)
         for chunk in end():
             yield chunk
+
+
+def _read_ask(kind: type[A], value: Any) -> tuple[A, pb.AskRequest, list[str]]:
+    asked = requests.read(kind, value)
+    return asked, *requests.ask_of(asked)
+
+
+def _read_rerank(value: Any) -> tuple[RerankRequest, bytes]:
+    asked = requests.read(RerankRequest, value)
+    return asked, message_of(asked).SerializeToString()
+
+
+def _read_embedding(value: Any) -> EmbeddingRequest:
+    embeddings.refuse_tokens(value)
+    return requests.read(EmbeddingRequest, value)
 
 
 async def _chunk_events(
