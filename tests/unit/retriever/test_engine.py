@@ -289,7 +289,9 @@ async def test_conditions_of_a_filter_count(engine: RetrieverEngine, monkeypatch
     conditions = [Condition("year", NumberRange(float(low), None)) for low in range(2)]
     with (
         engine._admission.admission.admit(395),
-        pytest.raises(Overloaded, match="busy: 9 tokens do not fit now"),  # 2 × 20 passages / 5, and the query
+        pytest.raises(
+            Overloaded, match="busy: 9 tokens do not fit now"
+        ),  # 2 × 20 passages / 5, and the query
     ):
         await engine.retrieve(dataclasses.replace(QUERY, filter=Filter(tuple(conditions))))
 

@@ -731,7 +731,7 @@ export type Done = Message<"evenmesh.orchestrator.v1.Done"> & {
 
   /**
    * Seed that was drawn for what the ask draws, rankings or words, where it gave none; unset if it drew nothing or gave
-   * its own. Sent as the seed of both it repeats the ask. Unit: none. Range: [0, 2^32 - 1].
+   * its own. Sent in the place of those that were not given it repeats the ask. Unit: none. Range: [0, 2^32 - 1].
    *
    * @generated from field: optional uint64 seed = 5;
    */
