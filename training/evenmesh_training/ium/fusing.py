@@ -71,7 +71,9 @@ class Scored:
 
     def order(self, fusion: Fusion) -> list[int]:
         """Return the places of the candidates, best first; equal ones as the first stage has them."""
-        best: list[int] = np.argsort(-self.log_odds(fusion), kind="stable").tolist()
+        # The model alone orders as an ask does: log-odds have no order where a model is all but sure.
+        values = self.log_odds(fusion) if fusion.weight else self.chances
+        best: list[int] = np.argsort(-values, kind="stable").tolist()
         return best
 
     def scores(self, fusion: Fusion) -> dict[str, float]:

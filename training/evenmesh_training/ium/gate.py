@@ -81,9 +81,10 @@ class Gate:
         rankings, judgements = {}, {}
         for at, one in enumerate(self._questions):
             scores = np.array(ranking.scores(one.query, one.passages, agent))
-            vectors = text_vectors([f"{passage.title} {passage.text}" for passage in one.passages])
-            values = fuse(scores, np.array(one.first), fusion, vectors)
-            order = np.argsort(-values, kind="stable").tolist()
+            if fusion.weight:
+                vectors = text_vectors([f"{passage.title} {passage.text}" for passage in one.passages])
+                scores = fuse(scores, np.array(one.first), fusion, vectors)
+            order = np.argsort(-scores, kind="stable").tolist()
             rankings[str(at)] = [one.passages[place].id for place in order]
             judgements[str(at)] = dict.fromkeys(one.relevant, 1)
         found: list[float] = ranking_metrics(rankings, judgements, k=10).ndcg.tolist()

@@ -54,6 +54,12 @@ def test_a_first_stage_without_numbers_says_nothing() -> None:
     assert scored.order(Fusion(4.0)) == [3, 2, 1, 0]
 
 
+def test_a_model_alone_that_is_all_but_sure_still_has_an_order() -> None:
+    scored = Scored.of(FOUND, {"a": 1 - 1e-7, "b": 1 - 1e-9, "c": 1e-9, "d": 1e-7})
+    assert scored.order(NONE) == [1, 0, 3, 2]
+    assert list(scored.scores(NONE)) == ["b", "a", "d", "c"]
+
+
 def test_only_what_some_choice_shows_is_judged() -> None:
     assert fusing.needed(SCORED, 1, NONE) == ["a", "b", "d"]  # never c
     assert fusing.needed(SCORED, 2, NONE) == ["a", "b", "c", "d"]

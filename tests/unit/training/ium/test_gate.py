@@ -12,13 +12,14 @@ from evenmesh_training.ium.gate import Gate, GateQuestion
 
 
 class Fixed:
-    """Parameters that give passages scores by id, and ask to be fused with a weight of 1."""
+    """Parameters that give passages scores by id, and ask to be fused with a weight, by default 1."""
 
-    def __init__(self, **scores: float) -> None:
+    def __init__(self, weight: float = 1.0, **scores: float) -> None:
+        self._weight = weight
         self._scores = scores
 
     def fusion(self, agent: Agent) -> Fusion:
-        return Fusion(1.0)
+        return Fusion(self._weight)
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
         return [self._scores[one.id] for one in passages]
@@ -39,6 +40,11 @@ GATE = Gate((GateQuestion("q", (A, B, C), (1.0, 0.0, -1.0), frozenset({"b"})),))
 def test_the_value_is_of_the_fused_order(b: float, rank: int) -> None:
     (value,) = GATE.values(Fixed(a=0.5, b=b, c=0.5), Agent())
     assert value == pytest.approx(1 / math.log2(rank + 1))
+
+
+def test_a_model_alone_that_is_all_but_sure_still_has_an_order() -> None:
+    sure = Fixed(weight=0.0, a=1 - 1e-7, b=1 - 1e-9, c=0.5)
+    assert GATE.values(sure, Agent()) == [1.0]
 
 
 def test_the_bundled_gate_has_candidates_that_answer() -> None:
