@@ -46,7 +46,7 @@ class ConversationFairness:
     """Relevance and group fairness of a conversation."""
 
     relevance: float
-    """R in [0, 1] (equations 3, 6 and 7)."""
+    """R, from 0 (equations 3, 6 and 7): at most 1 where no two relevant nuggets end at the same word."""
     group_fairness: float
     """GF in [0, 1]: weighted mean over the attributes (equations 4 and 9)."""
     combined: float
