@@ -53,6 +53,21 @@ def test_lines_are_feedback() -> None:
     ]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    assert len(list(read([b"\xef\xbb\xbf" + json.dumps(LINE).encode()], Path("f")))) == 1
+    assert len(list(read([b"\xef\xbb\xbf\n", json.dumps(LINE).encode()], Path("f")))) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [([], "has no feedback"), ([b"\n", b" \n"], "has no feedback"), ([b"\x1f\x8b\x08"], "is compressed")],
+    ids=range(3),
+)
+def test_a_file_that_is_none_is_named(lines: list[bytes], said: str) -> None:
+    with pytest.raises(ReadError, match=rf"^f: {said}"):
+        list(read(lines, Path("f")))
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

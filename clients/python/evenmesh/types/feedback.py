@@ -18,6 +18,8 @@ BATCH: Final = 1_000
 
 MAX_LINE_BYTES: Final = 1 << 20
 """Longest line of a file of feedback."""
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 Flag = Literal["", "contradiction", "inconsistent", "constant"]
 """Why feedback is kept out of training; empty if it is not."""
@@ -246,11 +248,17 @@ def read(lines: Iterable[bytes], path: Path) -> Iterator[Feedback]:
         path: its name, for errors.
 
     Raises:
-        ReadError: at the first line that is not feedback.
+        ReadError: at the first line that is not feedback; or none is.
     """
+    empty = True
     for number, raw in enumerate(lines, start=1):
+        if number == 1:
+            if raw.startswith(_GZIP_MAGIC):
+                raise ReadError(path, None, "is compressed; use: gunzip -c FILE | evenmesh feedback record -")
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
         if not raw.strip():
             continue
+        empty = False
         try:
             if len(raw) > MAX_LINE_BYTES:
                 raise ValueError(f"is longer than {MAX_LINE_BYTES:,} bytes")
@@ -263,6 +271,8 @@ def read(lines: Iterable[bytes], path: Path) -> Iterator[Feedback]:
             raise ReadError(path, number, "is nested too deeply") from exc
         except ValueError as exc:
             raise ReadError(path, number, str(exc)) from exc
+    if empty:
+        raise ReadError(path, None, "has no feedback")
 
 
 _TEXTS: Final = ("query", "passage_id", "model_version", "collection", "id")
