@@ -21,7 +21,7 @@ from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_core.list_agreement import jaccard, kendall_tau
 from evenmesh_core.significance import McNemar, holm, mcnemar
 from evenmesh_lab.files.agent_runs import OFFLINE, ONLINE, SYSTEMS, AgentRunRecord
-from evenmesh_lab.studies.uncertainty import Bootstrap, compare
+from evenmesh_lab.studies.uncertainty import UNIT, Bootstrap, compare
 
 MACRO: Final = "macro-average"
 """Name of all agents together in tables."""
@@ -513,8 +513,8 @@ def _thirds(
                     agent,
                     third + 1,
                     len(queries),
-                    bootstrap.mean(f"third {third} of {agent} {ONLINE}", list(left.values())),
-                    bootstrap.mean(f"third {third} of {agent} {FROZEN}", list(right.values())),
+                    bootstrap.mean(f"third {third} of {agent} {ONLINE}", list(left.values()), within=UNIT),
+                    bootstrap.mean(f"third {third} of {agent} {FROZEN}", list(right.values()), within=UNIT),
                     found.difference,
                     found.p_value,
                 )
@@ -558,6 +558,10 @@ def _agreements(
                 system,
                 first,
                 second,
-                bootstrap.mean(f"tau {label}", [float(np.mean(several)) for several in taus.values()]),
-                bootstrap.mean(f"jaccard {label}", [float(np.mean(several)) for several in shares.values()]),
+                bootstrap.mean(
+                    f"tau {label}", [float(np.mean(several)) for several in taus.values()], within=(-1, 1)
+                ),
+                bootstrap.mean(
+                    f"jaccard {label}", [float(np.mean(several)) for several in shares.values()], within=UNIT
+                ),
             )

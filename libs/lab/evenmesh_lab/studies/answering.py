@@ -22,7 +22,7 @@ from evenmesh_lab.files.answered import AnsweredRecord, TimesRecord
 from evenmesh_lab.studies.choices import choice
 from evenmesh_lab.studies.correctness import holds
 from evenmesh_lab.studies.tables import Column, Table, means, measures, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, adjusted, compare
+from evenmesh_lab.studies.uncertainty import UPWARD, Bootstrap, Comparison, adjusted, compare
 
 ABSTENTION: Final = "not in the passages"
 """Answer of this project's models where the passages hold none."""
@@ -385,7 +385,9 @@ def _times(
     taken = {
         one: {
             stage: settings.mean(
-                f"{stage} {name}", [getattr(row, f"{stage}_ms") for row in rows if row.system == name]
+                f"{stage} {name}",
+                [getattr(row, f"{stage}_ms") for row in rows if row.system == name],
+                within=UPWARD,
             )
             for stage in stages
         }

@@ -16,6 +16,8 @@ from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Column, Table, means, measures, text
 from evenmesh_lab.studies.uncertainty import (
+    UNIT,
+    UPWARD,
     Bootstrap,
     Comparison,
     adjusted,
@@ -176,17 +178,27 @@ def _summary(
     mine = [row for row in rows if row.system == system]
     topics = [row.topic for row in mine]
     estimates = {
-        name: bootstrap_mean(bootstrap, f"{name} {system}", topics, [getattr(row, name) for row in mine])
+        name: bootstrap_mean(
+            bootstrap,
+            f"{name} {system}",
+            topics,
+            [getattr(row, name) for row in mine],
+            within=UNIT if name == "group_fairness" else UPWARD,
+        )
         for name in _OF_EACH
     }
     relevant = [row.relevant for row in mine]
     estimates["relevant"] = bootstrap_share(bootstrap, f"relevant {system}", topics, relevant)
     estimates["fairness_where_relevant"] = bootstrap.mean(
-        f"fairness_where_relevant {system}", list(_of_topics(mine, "fairness_where_relevant").values())
+        f"fairness_where_relevant {system}",
+        list(_of_topics(mine, "fairness_where_relevant").values()),
+        within=UNIT,
     )
     for name in attributes:
         values = [row.by_attribute[name] for row in mine]
-        estimates[f"GF {name}"] = bootstrap_mean(bootstrap, f"GF {name} {system}", topics, values)
+        estimates[f"GF {name}"] = bootstrap_mean(
+            bootstrap, f"GF {name} {system}", topics, values, within=UNIT
+        )
     return ConversationSummary(system, len(mine), estimates)
 
 

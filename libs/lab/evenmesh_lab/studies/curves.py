@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenmesh_core.intervals import BootstrapInterval, CurvePoints, TradeoffIntervals
-from evenmesh_lab.studies.uncertainty import Bootstrap
+from evenmesh_lab.studies.uncertainty import UNIT, Bootstrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def curve(name: str, system: str, points: Sequence[Point], bootstrap: Bootstrap)
         means.append(
             CurvePoint(
                 None if np.isinf(dial) else dial,
-                bootstrap.mean(f"{label} x", [x for x, _ in here]),
-                bootstrap.mean(f"{label} y", [y for _, y in here]),
+                bootstrap.mean(f"{label} x", [x for x, _ in here], within=UNIT),
+                bootstrap.mean(f"{label} y", [y for _, y in here], within=UNIT),
             )
         )
     return Curve(name, system, tuple(means), bootstrap.tradeoff(f"{name} {system}", _curve_points(points)))

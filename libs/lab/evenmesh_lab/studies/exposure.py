@@ -19,7 +19,15 @@ from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.labels import Labels
 from evenmesh_lab.studies.curves import Curve, CurveArea, areas_of, curves_of
 from evenmesh_lab.studies.tables import SYSTEM, Column, Table, by_configuration, means, measures, text
-from evenmesh_lab.studies.uncertainty import COMPARISON_NOTE, Bootstrap, Comparison, adjusted, compare
+from evenmesh_lab.studies.uncertainty import (
+    COMPARISON_NOTE,
+    UNIT,
+    UPWARD,
+    Bootstrap,
+    Comparison,
+    adjusted,
+    compare,
+)
 
 LABELS: Mapping[str, str] = {
     "ee_d": "EE-D",
@@ -302,8 +310,11 @@ def means_of(
     kept = list(rows)
     found = {}
     for name in names:
-        interval = bootstrap.share if name in outcomes else bootstrap.mean
-        found[name] = interval(f"{name} {key[0]} {key[1]}", [getattr(row, name) for row in kept])
+        label, values = f"{name} {key[0]} {key[1]}", [getattr(row, name) for row in kept]
+        if name in outcomes:
+            found[name] = bootstrap.share(label, values)
+        else:
+            found[name] = bootstrap.mean(label, values, within=UNIT if name.endswith("_norm") else UPWARD)
     return found
 
 
@@ -342,7 +353,7 @@ class _Sums:
         listed = {name: self._items[name] for name in items if name in self._items}
         worst = None
         if self._groups:
-            worst = bootstrap.mean(f"worst_group_ratio {key[0]} {key[1]}", self._worst)
+            worst = bootstrap.mean(f"worst_group_ratio {key[0]} {key[1]}", self._worst, within=UNIT)
         return Exposures(
             *key,
             _shares(listed, total, with_target),

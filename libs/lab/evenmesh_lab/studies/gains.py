@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.records import GainRecord
 from evenmesh_lab.studies.tables import Column, Table, text
-from evenmesh_lab.studies.uncertainty import Bootstrap
+from evenmesh_lab.studies.uncertainty import UNIT, UPWARD, Bootstrap
 
 
 def table(gains: Mapping[str, Sequence[GainRecord]], bootstrap: Bootstrap | None = None) -> Table:
@@ -53,10 +53,10 @@ def _row(
     return (
         model,
         len(queries),
-        bootstrap.mean(f"passages {model}", [len(found) for found in queries.values()]),
-        bootstrap.mean(f"useful {model}", useful),
+        bootstrap.mean(f"passages {model}", [len(found) for found in queries.values()], within=UPWARD),
+        bootstrap.mean(f"useful {model}", useful, within=UPWARD),
         sum(count >= 2 for count in useful),
-        bootstrap.mean(f"baseline {model}", [found[0].baseline for found in queries.values()]),
-        bootstrap.mean(f"best {model}", best),
+        bootstrap.mean(f"baseline {model}", [found[0].baseline for found in queries.values()], within=UNIT),
+        bootstrap.mean(f"best {model}", best, within=UNIT),
         sum(one.utility is None for one in gains),
     )

@@ -28,6 +28,7 @@ from evenmesh_lab.studies.correctness import Judging, correctness, held, name_of
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Column, Table, text
 from evenmesh_lab.studies.uncertainty import (
+    UNIT,
     Bootstrap,
     Comparison,
     adjusted,
@@ -210,7 +211,9 @@ def _consistency(place: int, ensemble: Ensemble, bootstrap: Bootstrap) -> Bootst
         if len(given) > 1:
             alike = similarity_matrix(given, same_answer)
             shares.append(float((alike.sum() - len(given)) / (len(given) * (len(given) - 1))))
-    return bootstrap.mean(f"consistency {ensemble.retrievers[place]}", shares) if shares else None
+    if not shares:
+        return None
+    return bootstrap.mean(f"consistency {ensemble.retrievers[place]}", shares, within=UNIT)
 
 
 def _comparisons(

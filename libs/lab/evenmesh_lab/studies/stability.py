@@ -13,7 +13,7 @@ import numpy as np
 
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.studies.tables import Column, Table, text
-from evenmesh_lab.studies.uncertainty import Bootstrap
+from evenmesh_lab.studies.uncertainty import UNIT, Bootstrap
 
 Marks = tuple[bool | None, ...]
 """For each system turn whether it looked useful; None where it is not marked."""
@@ -209,7 +209,7 @@ def _stability(
         num_topics=len(topics),
         alike=bootstrap.share(f"alike {system}", alike),
         agreement=float(np.mean(agreement)) if agreement else float("nan"),
-        overlap=bootstrap.mean(f"overlap {system}", overlaps),
+        overlap=bootstrap.mean(f"overlap {system}", overlaps, within=UNIT),
         relevance_spread=_root_mean([one for one, _ in spreads]),
         fairness_spread=_root_mean([one for _, one in spreads]),
     )

@@ -33,6 +33,11 @@ from evenmesh_core.sparse_means import (
     too_few,
 )
 
+UNIT: Final = (0.0, 1.0)
+"""The range of most measures."""
+UPWARD: Final = (0.0, float("inf"))
+"""The range of counts, times and gains."""
+
 _MOST_LEFT_OUT: Final = 1_000
 _LEAST_BOOTSTRAPPED: Final = 30
 """Fewest queries at which BCa holds a mean as often as Student's t does (docs/science/coverage.md)."""
@@ -58,7 +63,9 @@ class Bootstrap:
     method: BootstrapMethod = "bca"
     seed: int = 0
 
-    def mean(self, name: str, values: ArrayLike) -> BootstrapInterval:
+    def mean(
+        self, name: str, values: ArrayLike, *, within: tuple[float, float] = (-np.inf, np.inf)
+    ) -> BootstrapInterval:
         """Return the mean of one value for each query; ``nan`` is undefined and left out.
 
         With fewer than 30 values it is Student's t interval, which holds the true mean more often there.
@@ -68,7 +75,13 @@ class Bootstrap:
         Args:
             name: what is estimated; its random numbers depend on it.
             values: vector [Q].
+            within: range that the measure can have; limits beyond it, which few values give, are cut there.
         """
+        found = self._mean(name, values)
+        low, high = np.clip([found.low, found.high], *within).tolist()
+        return replace(found, low=low, high=high)
+
+    def _mean(self, name: str, values: ArrayLike) -> BootstrapInterval:
         array = np.asarray(values, dtype=np.float64)
         known = array[~np.isnan(array)]
         if len(known) >= 2:
@@ -99,8 +112,7 @@ class Bootstrap:
         array = np.asarray(values, dtype=np.float64)
         known = array[~np.isnan(array)]
         if len(known) == 0 or not np.isin(known, (0.0, 1.0)).all():
-            found = self.mean(name, values)
-            return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+            return self.mean(name, values, within=UNIT)
         low, high = wilson_interval(int(known.sum()), len(known), level=self.level)
         undefined = len(array) - len(known)
         return BootstrapInterval(float(known.mean()), low, high, self.level, "score", len(known), undefined)
@@ -299,10 +311,15 @@ def by_query(queries: Sequence[str], values: ArrayLike) -> dict[str, float]:
 
 
 def bootstrap_mean(
-    bootstrap: Bootstrap, label: str, queries: Sequence[str], values: ArrayLike
+    bootstrap: Bootstrap,
+    label: str,
+    queries: Sequence[str],
+    values: ArrayLike,
+    *,
+    within: tuple[float, float],
 ) -> BootstrapInterval:
-    """Return the mean over queries, each the mean of its samples."""
-    return bootstrap.mean(label, list(by_query(queries, values).values()))
+    """Return the mean over queries, each the mean of its samples, with limits in the measure's range."""
+    return bootstrap.mean(label, list(by_query(queries, values).values()), within=within)
 
 
 def bootstrap_share(

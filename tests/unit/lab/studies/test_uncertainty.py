@@ -10,7 +10,7 @@ from evenmesh_core.proportions import paired_difference_interval, wilson_interva
 from evenmesh_core.sparse_means import sparse_interval
 from evenmesh_lab.studies import Bootstrap
 from evenmesh_lab.studies.curves import areas_of, curves_of
-from evenmesh_lab.studies.uncertainty import adjusted, compare
+from evenmesh_lab.studies.uncertainty import UNIT, UPWARD, adjusted, compare
 from evenmesh_lab.studies.utility import UtilityRow, study_of
 
 FAST = Bootstrap(num_resamples=200)
@@ -36,6 +36,18 @@ def test_means_choose_their_interval_by_the_number_of_values() -> None:
     assert FAST.mean("x", [0.0] * 40 + [0.5] * 12).method == "bca"
     level = FAST.mean("x", [1.0] * 40)
     assert (level.low, level.high) == (1.0, 1.0)
+
+
+def test_limits_stay_in_the_range_of_the_measure() -> None:
+    bootstrap = FAST
+    free = bootstrap.mean("a", [0.5, 1.0])  # 0.75 ± 12.706 · 0.25
+    assert (free.low, free.high) == pytest.approx((-2.427, 3.927), abs=5e-4)
+    unit = bootstrap.mean("a", [0.5, 1.0], within=UNIT)
+    assert (unit.value, unit.low, unit.high) == (0.75, 0.0, 1.0)
+    upward = bootstrap.mean("a", [0.5, 1.0], within=UPWARD)
+    assert (upward.low, upward.high) == (0.0, free.high)
+    alone = bootstrap.mean("a", [0.5], within=UNIT)
+    assert np.isnan([alone.low, alone.high]).all()
 
 
 def test_comparisons_choose_their_interval_by_the_values() -> None:
