@@ -69,7 +69,9 @@ def asked(console: ConsolePage) -> ConsolePage:
 
 
 def test_the_shares_on_the_page_are_those_of_the_ask(asked: ConsolePage, client: Client) -> None:
-    found = client.answer(QUESTION, alpha=ALPHA, num_answers=1, observe=False, **SETTINGS)
+    seed = int(asked.page.locator("[data-seed]").get_attribute("data-seed") or -1)
+    assert f"with the seed {seed}" in asked.page.locator(".shown").inner_text()
+    found = client.answer(QUESTION, alpha=ALPHA, seed=seed, num_answers=1, observe=False, **SETTINGS)
     assert found.report is not None
     shown = {name: share for name, share in asked.shares(".shown").items() if share}
     assert shown == {one.name: one.share for one in found.report.providers}
@@ -83,7 +85,7 @@ def test_the_dial_shows_other_shares_before_anything_is_generated(asked: Console
     for stop, alpha in ALPHAS.items():
         asked.turn(stop)
         seen[stop] = asked.shares(".dial")
-        found = client.answer(QUESTION, alpha=alpha, num_answers=0, observe=False, **SETTINGS)
+        found = client.answer(QUESTION, alpha=alpha, seed=0, num_answers=0, observe=False, **SETTINGS)
         assert found.report is not None
         assert {k: v for k, v in seen[stop].items() if v} == {
             one.name: one.share for one in found.report.providers

@@ -207,7 +207,7 @@ def test_pipelines_are_listed_and_each_can_be_asked(ai: openai.OpenAI) -> None:
         ai.chat.completions.create(
             model="evenmesh/nothing", messages=[{"role": "user", "content": "How often?"}]
         )
-    assert lost.value.param == "collection"
+    assert lost.value.param == "model"
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])

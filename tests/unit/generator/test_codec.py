@@ -92,8 +92,8 @@ def test_as_many_and_as_long_turns_as_there_may_be() -> None:
 
 
 def test_sampling_has_one_beam_whatever_the_default() -> None:
-    message = pb.GenerateRequest(question="q", decoding=pb.Decoding(temperature=0.5))
-    assert codec.decode_request(message, default_beams=4).decoding == Decoding(1, 64, 0.5, 1.0, 0)
+    message = pb.GenerateRequest(question="q", decoding=pb.Decoding(temperature=0.5, seed=3))
+    assert codec.decode_request(message, default_beams=4).decoding == Decoding(1, 64, 0.5, 1.0, 3)
 
 
 @pytest.mark.parametrize("name", sorted(set(pb.Augmentation.keys()) - {"AUGMENTATION_UNSPECIFIED"}))

@@ -29,7 +29,7 @@ BALANCE: dict[str, Any] = {"strength": 0.1, "limit": 0.4, "half_life_days": 7}
 
 
 def _asked(**changes: Any) -> Any:
-    sampling = {"num_rankings": 40, "alpha": 4.0, "balance": BALANCE}
+    sampling = {"num_rankings": 40, "alpha": 4.0, "seed": 0, "balance": BALANCE}
     return ask(**({"reranker": "rankrag", "k": 1, "rerank_depth": 3, "sampling": sampling} | changes))
 
 
@@ -71,7 +71,7 @@ async def test_what_providers_are_owed_changes_what_is_drawn_and_the_reply_says_
 
 async def test_nothing_owed_draws_what_is_drawn_without(provided: Mesh) -> None:
     provided.balances = FakeBalances()
-    plain = await provided.run(_asked(sampling={"num_rankings": 40, "alpha": 4.0}))
+    plain = await provided.run(_asked(sampling={"num_rankings": 40, "alpha": 4.0, "seed": 0}))
     zero = await provided.run(_asked())
     first, second = (next(one for one in events if isinstance(one, Ranked)) for events in (plain, zero))
     np.testing.assert_array_equal(first.contexts.rows, second.contexts.rows)
@@ -83,7 +83,7 @@ async def test_nothing_owed_draws_what_is_drawn_without(provided: Mesh) -> None:
 async def test_while_the_evaluator_is_away_rankings_are_drawn_without_and_the_reply_says_so(
     provided: Mesh,
 ) -> None:
-    plain = await provided.run(_asked(sampling={"num_rankings": 40, "alpha": 4.0}))
+    plain = await provided.run(_asked(sampling={"num_rankings": 40, "alpha": 4.0, "seed": 0}))
     provided.balances = FakeBalances(error=Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator is away"))
     events = await provided.run(_asked())
     (degraded,) = [event for event in events if isinstance(event, Degraded)]
