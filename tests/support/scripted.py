@@ -367,6 +367,7 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
     """Has five runs, two a page."""
 
     run_ids: tuple[str, ...] = ("r5", "r4", "r3", "r2", "r1")
+    num_rankings: int = 60
     report_requests: list[evaluator_pb2.GetReportRequest] = field(default_factory=list)
 
     async def ListRuns(  # type: ignore[override]
@@ -391,7 +392,7 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
                 window=request.window,
                 configuration=request.configuration if request.HasField("configuration") else None,
                 num_observations=3,
-                num_rankings=60,
+                num_rankings=self.num_rankings,
                 vote_agreement=common_pb2.Estimate(mean=0.9, count=2),
                 passages=[evaluator_pb2.ExposureShare(name="p1<b>", exposure=1.0, share=0.5)],
                 ee_d_norm=common_pb2.Estimate(mean=0.5, low=0.25, high=0.75, count=3),

@@ -419,8 +419,19 @@ def test_collections_runs_and_reports(mesh: ScriptedMesh, capsys: Output) -> Non
     assert out.startswith("Run r5\n3 asks, 60 rankings, 0 unanswered;")
     assert "the target of the 1 with labels" in out
     assert "! rerank degraded in 1 asks (BUDGET_EXCEEDED)" in out
+    assert "of one ranking it is 1" not in out
     assert main(["report", "r3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ee_d_norm"]["mean"] == 0.5
+
+
+def test_a_disparity_of_single_rankings_says_that_it_is_one_by_construction(
+    mesh: ScriptedMesh, capsys: Output
+) -> None:
+    mesh.evaluator.num_rankings = 3
+    assert main(["report"]) == 0
+    assert "of one ranking it is 1, however asks differ" in capsys.readouterr().out
+    assert main(["ask", "How often?", "--alpha", "2"]) == 0
+    assert "(of one ranking it is always 1; draw several with --samples)" in capsys.readouterr().out
 
 
 def test_status_counts_who_serves(

@@ -147,7 +147,9 @@ def show_result(
     if result.report is not None:
         screen.line()
         policy = None if result.ranked is None else result.ranked.policy
-        show_exposure(screen, result.report, heading=_heading(samples, alpha, policy))
+        show_exposure(
+            screen, result.report, heading=_heading(samples, alpha, policy), single=samples in (None, 1)
+        )
         if policy is not None:
             show_policy(screen, policy)
     for line in (*_left_out(result.answers), *_failures(result.failures)):
@@ -208,11 +210,14 @@ def show_vote(screen: Screen, result: AskResult) -> None:
         screen.line(f"missing: {', '.join(result.vote.missing)}", style="yellow")
 
 
-def show_exposure(screen: Screen, report: Report, *, heading: str) -> None:
-    """Show which providers the model was shown, and how unevenly."""
+def show_exposure(screen: Screen, report: Report, *, heading: str, single: bool) -> None:
+    """Show which providers the model was shown, and how unevenly; ``single``: in one ranking."""
     screen.line(heading, style="bold")
     screen.out.print(provider_table(screen, report.providers))
-    parts = [f"EE-D {report.ee_d_norm:.3f} (1: always the same passages; least, k of the pool: all alike)"]
+    scale = "1: always the same passages; least, k of the pool: all alike"
+    if single:
+        scale = "of one ranking it is always 1; draw several with --samples"
+    parts = [f"EE-D {report.ee_d_norm:.3f} ({scale})"]
     if report.ee_r_norm is not None:
         parts.append(f"EE-R {report.ee_r_norm:.3f}")
     if report.expected_utility is not None:
@@ -311,6 +316,10 @@ def show_run(screen: Screen, report: RunReport) -> None:
     for stage, estimate in report.stages.items():
         measures.add_row(f"{stage}, ms", *_cells(estimate, "{:,.1f}"))
     screen.out.print(measures)
+    if 0 < report.num_rankings == report.num_observations:
+        screen.line(
+            "EE-D is of the rankings of each ask: of one ranking it is 1, however asks differ", style="dim"
+        )
     if report.providers:
         screen.line()
         screen.line("Exposure", style="bold")
