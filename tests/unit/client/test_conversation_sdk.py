@@ -321,11 +321,8 @@ class AsyncStub:
         return self.calls[-1]
 
 
-@pytest.mark.asyncio
-async def test_the_async_conversation_is_the_same() -> None:
-    orchestrator = Orchestrator()
-    stub = AsyncStub(orchestrator)
-    conversation = AsyncConversation(
+def _conversation(stub: AsyncStub) -> AsyncConversation:
+    return AsyncConversation(
         stub,
         lambda _: MeshError(grpc.StatusCode.UNKNOWN, "X", "x"),
         {"k": 3},
@@ -333,7 +330,13 @@ async def test_the_async_conversation_is_the_same() -> None:
         timeout=5,
         conversation_id="",
     )
-    async with conversation:
+
+
+@pytest.mark.asyncio
+async def test_the_async_conversation_is_the_same() -> None:
+    orchestrator = Orchestrator()
+    stub = AsyncStub(orchestrator)
+    async with _conversation(stub) as conversation:
         first = await conversation.answer("One?")
         assert (first.turn, first.transcript) == (1, "turns 1\n")
         with pytest.raises(MeshError):
@@ -351,15 +354,7 @@ async def test_a_turn_that_was_left_early_leaves_nothing_to_the_next() -> None:
     """Unlike `for`, `async for` closes its iterator only later: the next turn is asked before."""
     orchestrator = Orchestrator()
     stub = AsyncStub(orchestrator)
-    conversation = AsyncConversation(
-        stub,
-        lambda _: MeshError(grpc.StatusCode.UNKNOWN, "X", "x"),
-        {"k": 3},
-        {},
-        timeout=5,
-        conversation_id="",
-    )
-    async with conversation:
+    async with _conversation(stub) as conversation:
         async for event in conversation.ask("One?"):
             assert event == Delta("a")
             break

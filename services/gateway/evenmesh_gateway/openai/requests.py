@@ -169,7 +169,7 @@ def _renamed(asked: Asked, error: MeshError, name: str) -> MeshError:
     return restored(error.code, error.reason, said, field, error.retry_after_s)
 
 
-def ask_of(asked: Asked) -> tuple[pb.AskRequest, list[str]]:
+def ask_of(asked: ChatRequest | ResponseRequest) -> tuple[pb.AskRequest, list[str]]:
     """Return the ask that a request makes, and the parameters that have no effect on it.
 
     Raises:
@@ -189,7 +189,6 @@ def ask_of(asked: Asked) -> tuple[pb.AskRequest, list[str]]:
         if asked.max_completion_tokens and asked.max_tokens:
             ignored.append("max_tokens")
     else:
-        assert isinstance(asked, ResponseRequest)  # noqa: S101 - there are no others
         said = asked.input
         messages = [ChatMessage(role="user", content=said)] if isinstance(said, str) else said
         where = "input"

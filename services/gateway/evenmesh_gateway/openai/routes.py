@@ -59,7 +59,7 @@ _BODIES: Final = {
     **dict.fromkeys(RERANK, RerankRequest),
 }
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=ChatRequest | ResponseRequest)
 R = TypeVar("R")
 
 
