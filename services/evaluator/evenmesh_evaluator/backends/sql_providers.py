@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -119,18 +120,21 @@ async def balance(
         half_life: in days; what is older than 30 of it, a billionth, is left out.
         limit: most providers.
     """
+    first, last = int(today - 30 * half_life), math.floor(today - 0.5)
     here = and_(
         _C.tenant == tenant,
         _C.collection == collection,
-        _C.day >= int(today - 30 * half_life),
+        _C.day >= first,
         or_(_C.balance_target > 0, _C.balance_exposure > 0),
     )
-    days = (await connection.scalars(select(_C.day).where(here).distinct())).all()
-    if not days:
-        return []
-    factors = {day: float(fading(max(0.0, today - day - 0.5), half_life)) for day in days}
-    # The database adds up: a collection can have millions of days of providers.
-    factor = case(factors, value=_C.day, else_=0.0)
+    # The database adds up: a collection can have millions of days of providers. What is left after a number
+    # of days is the product of what is left after whole blocks of them, after the rest, and since the last.
+    block = math.isqrt(max(0, last - first)) + 1
+    blocks = {at: float(fading(at * block, half_life)) for at in range((last - first) // block + 1)}
+    within = {at: float(fading(at, half_life)) for at in range(block)}
+    age = last - _C.day
+    old = case(blocks, value=age // block) * case(within, value=age % block) if blocks else 0.0
+    factor = case((_C.day > last, 1.0), else_=old * float(fading(today - 0.5 - last, half_life)))
     target, exposure = func.sum(_C.balance_target * factor), func.sum(_C.balance_exposure * factor)
     query = (
         select(_C.provider, target, exposure)
