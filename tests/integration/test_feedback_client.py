@@ -159,6 +159,7 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
     assert [(row["task_id"], row["model_id"], row["ranking"], row["flag"]) for row in rows] == [
         ("qa", "ann", ["p", "r"], "")
     ] * 3
+    assert (await run("feedback", "record", str(target)))[0] == "0 stored, 3 stored before\n"
     assert "exists; name a new file" in (await run("feedback", "export", str(target), status=1))[1]
     assert (
         "give both --task and --model"

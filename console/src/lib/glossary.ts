@@ -4,7 +4,7 @@ export const GLOSSARY = {
   exposure:
     "How often a passage is among those that the model is given, over many sampled rankings: 1 is always, 0 never.",
   disparity:
-    "How unevenly passages are shown over the samples (EE-D over its bound). 1: the same passages every time. The least is the share of the pool that is shown: every passage as often as any other.",
+    "How unevenly passages are shown over the samples (EE-D over its bound). 1: the same passages every time. The least is the share of the pool that is shown: every passage as often as any other. Of one ranking it is always 1.",
   relevance:
     "How much of the exposure goes to the passages that you marked as useful (EE-R over its bound). 1: as much as possible.",
   "fairness dial":

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from evenmesh import Agent, Feedback, ReadError
 from evenmesh.codec.feedback import record_requests
-from evenmesh.types.feedback import read
+from evenmesh.files import feedback_parquet
+from evenmesh.types.feedback import StoredFeedback, read
 from evenmesh.types.request import passage_message
 from evenmesh.wire.errors import InvalidField
 
@@ -98,3 +103,50 @@ def test_what_is_no_feedback_is_refused_by_its_type() -> None:
         list(record_requests(LINE))  # type: ignore[arg-type]
     with pytest.raises(InvalidField, match=r"passages: must be of evenmesh\.Passage, not dict"):
         passage_message({"id": "a"})  # type: ignore[arg-type]
+
+
+STORED = [
+    StoredFeedback(replace(ONE, id="1"), datetime(2026, 11, 1, tzinfo=UTC), "", 1),
+    StoredFeedback(
+        Feedback("é", "p2", 0.25, Agent("", "bob"), id="2"), datetime(2026, 11, 2, tzinfo=UTC), "", 7
+    ),
+]
+
+
+def test_what_was_exported_is_feedback_for_another_mesh(tmp_path: Path) -> None:
+    file = tmp_path / "out.parquet"
+    feedback_parquet.write(file, STORED)
+    assert list(feedback_parquet.read(file)) == [one.feedback for one in STORED]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (("query", None), "row 1: 'query' must be a string"),
+        (("usefulness", None), "row 1: 'usefulness' must be a number from 0 to 1"),
+        (("task_id", 7), "row 1: 'agent' must be an object"),
+        (("ranking", "p"), "row 1: 'ranking' must be a list of strings"),
+        (("passage_id", ...), "was not written by `evenmesh feedback export`: lacks 'passage_id'"),
+    ],
+)
+def test_rows_that_are_no_feedback_name_their_column(
+    tmp_path: Path, column: tuple[str, Any], said: str
+) -> None:
+    name, value = column
+    feedback_parquet.write(tmp_path / "good.parquet", STORED[:1])
+    row = pq.read_table(tmp_path / "good.parquet").to_pylist()[0] | {name: value}
+    if value is ...:
+        del row[name]
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
+    with pytest.raises(ReadError, match=re.escape(said)):
+        list(feedback_parquet.read(tmp_path / "bad.parquet"))
+
+
+def test_a_file_that_was_cut_off_or_holds_nothing_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "out.parquet"
+    feedback_parquet.write(file, [])
+    with pytest.raises(ReadError, match="has no feedback"):
+        list(feedback_parquet.read(file))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ReadError, match="is not a whole Parquet file"):
+        list(feedback_parquet.read(file))

@@ -35,7 +35,10 @@ def agents() -> typer.Typer:
 def record(
     file: Annotated[
         Path,
-        typer.Argument(help="JSON lines {query, passage_id, usefulness, agent, …}; - reads standard input."),
+        typer.Argument(
+            help="JSON lines {query, passage_id, usefulness, agent, …}, or what `feedback export` wrote; "
+            "- reads JSON lines from standard input."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -45,12 +48,17 @@ def record(
     item does not affect the others.
     """
     from evenmesh import Client
+    from evenmesh.files.passages import is_parquet
     from evenmesh.types.feedback import read
 
     screen = Screen()
     with Client() as mesh:
         if str(file) == "-":
             done = mesh.record_feedback(read(sys.stdin.buffer, file))
+        elif is_parquet(file):
+            from evenmesh.files import feedback_parquet
+
+            done = mesh.record_feedback(feedback_parquet.read(file))
         else:
             with file.open("rb") as stream:
                 done = mesh.record_feedback(read(stream, file))

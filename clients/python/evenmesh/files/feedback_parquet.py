@@ -1,18 +1,20 @@
-"""Feedback as a Parquet file, to learn from elsewhere.
+"""Feedback as a Parquet file, to learn from elsewhere or to move to another mesh.
 
 Columns: ``sequence`` (int64), ``recorded_at`` (timestamp, UTC), ``id``, ``task_id``, ``model_id``, ``query``,
 ``passage_id`` (text), ``usefulness`` (double), ``model_version``, ``collection`` (text), ``ranking`` (list of
 text), ``flag`` (text; empty where it may be learned from).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evenmesh.types.feedback import StoredFeedback
+from evenmesh.files.parquet import first_line, opened, row_error
+from evenmesh.files.read_error import ReadError
+from evenmesh.types.feedback import Feedback, StoredFeedback, from_record
 
 _GROUP: Final = 50_000
 _COLUMNS: Final = (
@@ -29,6 +31,9 @@ _COLUMNS: Final = (
     "ranking",
     "flag",
 )
+_AGENT: Final = ("task_id", "model_id")
+_SENT: Final = [name for name in _COLUMNS if name not in ("sequence", "recorded_at", "flag")]
+"""What another mesh is sent: it numbers, dates and flags items itself."""
 _TYPES: Final[dict[str, pa.DataType]] = {
     "sequence": pa.int64(),
     "recorded_at": pa.timestamp("us", tz="UTC"),
@@ -63,6 +68,38 @@ def write(path: Path, items: Iterable[StoredFeedback]) -> int:
         part.unlink(missing_ok=True)
         raise
     return count
+
+
+def read(path: Path) -> Iterator[Feedback]:
+    """Yield the feedback of a file that :func:`write` wrote, in order, with the ids that it has there.
+
+    Raises:
+        ReadError: it is no whole Parquet file, lacks columns, is damaged or empty, or a row is no
+            feedback.
+    """
+    rows = 0
+    with opened(path) as file:
+        if lacking := [name for name in _SENT if name not in file.schema_arrow.names]:
+            raise ReadError(
+                path, None, f"was not written by `evenmesh feedback export`: lacks {lacking[0]!r}"
+            )
+        try:
+            for batch in file.iter_batches(columns=_SENT):
+                for row in batch.to_pylist():
+                    rows += 1
+                    yield _item(path, rows, row)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
+            raise ReadError(path, None, f"is damaged ({first_line(exc)})") from exc
+    if not rows:
+        raise ReadError(path, None, "has no feedback")
+
+
+def _item(path: Path, number: int, row: dict[str, Any]) -> Feedback:
+    agent = {name: row.pop(name) for name in _AGENT}
+    try:
+        return from_record({**row, "agent": agent})
+    except ValueError as exc:
+        raise row_error(path, number, str(exc)) from exc
 
 
 def _flush(writer: pq.ParquetWriter, held: list[StoredFeedback]) -> int:

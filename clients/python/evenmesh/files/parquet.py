@@ -151,7 +151,7 @@ def manifest(path: Path) -> Manifest | None:
     Raises:
         ReadError: it is no Parquet file, was cut off, or says what cannot be understood.
     """
-    with _open(path) as file:
+    with opened(path) as file:
         return _manifest(path, file)
 
 
@@ -167,7 +167,7 @@ def read(path: Path) -> Iterator[Passage]:
     """
     seen: dict[str, int] = {}
     digest = _Digest()
-    with _open(path) as file:
+    with opened(path) as file:
         expected = _manifest(path, file)
         columns = _columns(path, file.schema_arrow)
         try:
@@ -176,13 +176,13 @@ def read(path: Path) -> Iterator[Passage]:
                     passage = _passage(path, digest.passages + 1, row)
                     first = seen.setdefault(passage.id, digest.passages + 1)
                     if first <= digest.passages:
-                        raise _row_error(
+                        raise row_error(
                             path, digest.passages + 1, f"repeats the id {passage.id!r} of row {first}"
                         )
                     digest.add(passage)
                     yield passage
         except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
-            raise ReadError(path, None, f"is damaged ({_first_line(exc)})") from exc
+            raise ReadError(path, None, f"is damaged ({first_line(exc)})") from exc
     if expected is not None:
         if digest.passages != expected.num_passages:
             raise ReadError(
@@ -227,13 +227,18 @@ def _schema() -> pa.Schema:
     return pa.schema([*fields, pa.field("attributes", pa.map_(pa.string(), pa.string()), nullable=False)])
 
 
-def _open(path: Path) -> pq.ParquetFile:
+def opened(path: Path) -> pq.ParquetFile:
+    """Open a file whose pages are checked as they are read.
+
+    Raises:
+        ReadError: it cannot be read, is no Parquet file, or was cut off.
+    """
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
     except (pa.ArrowException, UnicodeDecodeError) as exc:
-        raise ReadError(path, None, f"is not a whole Parquet file ({_first_line(exc)})") from exc
+        raise ReadError(path, None, f"is not a whole Parquet file ({first_line(exc)})") from exc
     except OSError as exc:
-        raise ReadError(path, None, exc.strerror or _first_line(exc)) from exc
+        raise ReadError(path, None, exc.strerror or first_line(exc)) from exc
 
 
 def _manifest(path: Path, file: pq.ParquetFile) -> Manifest | None:
@@ -275,13 +280,15 @@ def _passage(path: Path, number: int, row: dict[str, object]) -> Passage:
         passage = Passage(passage.id, passage.text, passage.title, dict(attributes))
         checks.passage("passage", passage)
     except InvalidField as exc:
-        raise _row_error(path, number, f"{str(exc.field).removeprefix('passage.')} {exc.message}") from exc
+        raise row_error(path, number, f"{str(exc.field).removeprefix('passage.')} {exc.message}") from exc
     return passage
 
 
-def _row_error(path: Path, number: int, message: str) -> ReadError:
+def row_error(path: Path, number: int, message: str) -> ReadError:
+    """Return the error of a row, counted from 1."""
     return ReadError(path, None, f"row {number}: {message}")
 
 
-def _first_line(exc: Exception) -> str:
+def first_line(exc: Exception) -> str:
+    """Return the first line of what an error says; its type where it says nothing."""
     return str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__

@@ -47,10 +47,15 @@ def read(path: Path) -> Iterator[Passage]:
     Raises:
         ReadError: at the first line that is not a passage, or repeats an id.
     """
-    return _parquet(path) if _is_parquet(path) else _lines(path)
+    return _parquet(path) if is_parquet(path) else _lines(path)
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Return whether a file begins as Parquet does; False where there is no file.
+
+    Raises:
+        ReadError: it cannot be read.
+    """
     try:
         if not path.is_file():
             return False

@@ -262,7 +262,7 @@ def read(lines: Iterable[bytes], path: Path) -> Iterator[Feedback]:
         try:
             if len(raw) > MAX_LINE_BYTES:
                 raise ValueError(f"is longer than {MAX_LINE_BYTES:,} bytes")
-            yield _item(json.loads(raw.decode()))
+            yield from_record(json.loads(raw.decode()))
         except json.JSONDecodeError as exc:
             raise ReadError(path, number, f"is not JSON: {exc.msg} at column {exc.colno}") from exc
         except UnicodeDecodeError as exc:
@@ -279,7 +279,12 @@ _TEXTS: Final = ("query", "passage_id", "model_version", "collection", "id")
 _REQUIRED: Final = ("query", "passage_id", "usefulness", "agent")
 
 
-def _item(record: Any) -> Feedback:
+def from_record(record: Any) -> Feedback:
+    """Return the feedback of an object with the members of :func:`read`.
+
+    Raises:
+        ValueError: a member is missing, unknown, or of a wrong type.
+    """
     if not isinstance(record, dict):
         raise ValueError("must be a JSON object")
     for name in _REQUIRED:

@@ -49,7 +49,7 @@ export function report({ run, report, span, configurations, rows, against, asksB
     `<p>A run of evenmesh, ${safe(span)}: ${count(report.numObservations)} asks, ${count(report.numRankings)} rankings,
 until ${safe(when(report.updatedAt?.seconds))}. Means over asks with 95 % intervals, by the evaluator; where not all asks have
 a quantity, it says how many do. Disparity is EE-D over its
-bound, relevance EE-R over its bound; utility beside the best is the expected utility of a question over the largest that was seen.</p>
+bound (1 in an ask that drew one ranking), relevance EE-R over its bound; utility beside the best is the expected utility of a question over the largest that was seen.</p>
 <h2>What was measured</h2>
 ${table(
   rows.map(({ name, value, second, unit }) => [

@@ -172,7 +172,10 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             str | None, Field(max_length=128, description="Run by id; the newest one without it.")
         ] = None,
     ) -> dict[str, Any]:
-        """Report who was shown in a run of asks: exposure per provider, disparity, utility, times."""
+        """Report who was shown in a run of asks: exposure per provider, disparity, utility, times.
+
+        Disparity (`ee_d_norm`) is of the rankings of each ask: of one ranking it is 1, however asks differ.
+        """
         try:
             if not run_id:
                 listed = evaluator_pb.ListRunsResponse.FromString(
