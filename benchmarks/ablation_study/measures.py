@@ -98,26 +98,27 @@ def compared(asked: Asked, claim: Claim) -> list[dict[str, Any]]:
     Rows have ``difference``, ``low`` and ``high``, the number of ``questions`` and ``seeds``, and that of the
     mean ``by_seed``, the difference of each seed.
     """
-    (one, own), (other, others_own) = claim.one, claim.other
-    seeds = sorted(asked.get(one, {}).keys() & asked.get(other, {}).keys())
+    seeds = sorted(asked.get(claim.one[0], {}).keys() & asked.get(claim.other[0], {}).keys())
     if not seeds:
         return []
-    first, second = ((OWN if ranked else BM25)[claim.measure] for ranked in (own, others_own))
-
-    def differences(some: Sequence[int]) -> dict[str, FloatArray]:
-        mine, theirs = _by_set(asked[one], first, some), _by_set(asked[other], second, some)
-        return {name: mine[name] - theirs[name] for name in SETS}
-
-    together = differences(seeds)
+    together = differences(asked, claim, seeds)
     rows: list[dict[str, Any]] = []
     for name, values in together.items():
         found = difference_interval(values)
         rows.append(_row(claim, name, seeds, values.size, found.value, found.low, found.high))
     mean, low, high = mean_of_means(list(together.values()))
-    by_seed = [mean_of_means(list(differences([seed]).values()), resamples=1)[0] for seed in seeds]
+    by_seed = [mean_of_means([*differences(asked, claim, [seed]).values()], resamples=1)[0] for seed in seeds]
     rows.append(_row(claim, "mean", seeds, sum(map(len, together.values())), mean, low, high))
     rows[-1]["by_seed"] = " ".join(f"{one:.4f}" for one in by_seed)
     return rows
+
+
+def differences(asked: Asked, claim: Claim, seeds: Sequence[int]) -> dict[str, FloatArray]:
+    """Return the paired differences of a claim, by data set, of each question over these seeds."""
+    (one, own), (other, others_own) = claim.one, claim.other
+    first, second = ((OWN if ranked else BM25)[claim.measure] for ranked in (own, others_own))
+    mine, theirs = _by_set(asked[one], first, seeds), _by_set(asked[other], second, seeds)
+    return {name: mine[name] - theirs[name] for name in SETS}
 
 
 def verdict(claim: Claim, row: Mapping[str, Any]) -> str:

@@ -185,7 +185,8 @@ async def test_observations_are_acknowledged_in_order_and_reported(
     assert (report.ee_r.mean, report.ee_r_norm.mean) == (1.5, 1.0)
     assert report.expected_utility.mean == 0.5
     assert (report.expected_utility.count, report.expected_utility.undefined) == (2, 0)
-    assert (report.expected_utility.low, report.expected_utility.high) == (0.5, 0.5)
+    # 1/2, 1/2 and 0, 1: s² = 1/6, t(0.975; 3) = 3.1825, so the half is 0.65.
+    assert (report.expected_utility.low, report.expected_utility.high) == (0.0, 1.0)
     assert [(p.name, p.exposure, p.share, p.target) for p in report.providers] == [
         ("A", 2.0, 0.5, 2.0),
         ("B", 1.0, 0.25, 1.0),

@@ -94,7 +94,8 @@ def test_a_statement_says_what_was_found_shown_cited_and_deserved(
     (one,) = stated.configurations
     assert (one.num_found, one.num_shown, one.num_cited) == (12, 12, 6)
     assert (one.exposure.mean, one.target.mean, one.owed.mean) == (1.0, 0.75, -0.25)
-    assert (one.owed.low, one.owed.high) == (-0.25, -0.25)
+    # 12 of −1/4, with −1 and 1: mean −3/14, s² = 2.107 / 13, t(0.975; 13) = 2.1604.
+    assert [one.owed.low, one.owed.high] == pytest.approx([-3 / 14 - 0.2324, -3 / 14 + 0.2324], abs=1e-4)
     assert one.configuration.collection == "zoo"
     assert stated.last_day in (today, (datetime.now(UTC) - timedelta(days=1)).date().isoformat())
     assert (stated.num_left_out, stated.min_asks, stated.epsilon) == (0, 10, None)
@@ -204,7 +205,7 @@ def test_the_commands_get_verify_and_print_a_page(
     monkeypatch.setenv("EVENMESH_API_KEY", readers.secrets["provider"])
     file, page = tmp_path / "statement.json", tmp_path / "statement.html"
     assert main(["statement", "get", "-o", str(file), "--html", str(page), "--nonce", "n1"]) == 0
-    assert "100.0% (100.0% to 100.0%)" in " ".join(capsys.readouterr().out.split())
+    assert "100.0% (77.4% to 100.0%)" in " ".join(capsys.readouterr().out.split())
     markup = page.read_text()
     assert "Acme &quot;Press&quot; &amp; Söhne" in markup
     assert "<script" not in markup

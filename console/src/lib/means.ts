@@ -1,4 +1,7 @@
-/** Running means with Student's 95 % interval, as the evaluator reports them for a whole run. */
+/**
+ * Running means of values from 0 to 1 with their 95 % interval, as the evaluator reports them for a whole run:
+ * Student's, after two values more, 0 and 1.
+ */
 
 export interface Running {
   at: number;
@@ -16,8 +19,12 @@ export function runningMeans(values: { at: number; value: number }[]): Running[]
     const step = value - mean;
     mean += step / count;
     squares += step * (value - mean);
-    const half = count < 2 ? Number.NaN : student(count - 1) * Math.sqrt(squares / (count - 1) / count);
-    return { at, mean, low: mean - half, high: mean + half };
+    if (count < 2) return { at, mean, low: Number.NaN, high: Number.NaN };
+    const size = count + 2;
+    const middle = (count * mean + 1) / size;
+    const spread = squares + count * (mean - middle) ** 2 + middle ** 2 + (1 - middle) ** 2;
+    const half = student(size - 1) * Math.sqrt(spread / (size - 1) / size);
+    return { at, mean, low: Math.max(0, Math.min(middle - half, mean)), high: Math.min(1, Math.max(middle + half, mean)) };
   });
 }
 

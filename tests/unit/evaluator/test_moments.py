@@ -26,7 +26,7 @@ def test_one_value_has_no_interval() -> None:
     assert (estimate.mean, estimate.low, estimate.high, estimate.count) == (0.25, None, None, 1)
 
 
-def test_interval_is_students() -> None:
+def test_interval_of_values_without_a_range_is_students() -> None:
     # Values 1, 2, 3, 4: mean 5/2, s² = (9/4 + 1/4 + 1/4 + 9/4) / 3 = 5/3, t(0.975; 3) = 3.182446 from the
     # table.
     estimate = Moments.of([1.0, 2.0, None, 3.0, 4.0]).estimate()
@@ -60,8 +60,26 @@ def test_merging_equals_one_stream(left: list[float | None], right: list[float |
 
 def test_an_interval_ends_where_the_values_do() -> None:
     # Values 0 and 1: mean 1/2, t(0.975; 1) = 12.7062, so the interval would be 1/2 ± 6.35.
-    estimate = Moments.of([0.0, 1.0]).estimate(0.0, 1.0)
+    estimate = Moments.of([0.0, 1.0]).estimate(0.0)
+    assert estimate.low == 0.0
+    assert estimate.high == pytest.approx(0.5 + 12.7062 * 0.5, abs=1e-4)
+
+
+def test_an_interval_in_a_range_has_two_values_more_at_its_ends() -> None:
+    # 0, 0.5, 1 and 0, 1: mean 1/2, s² = 1 / 4, t(0.975; 4) = 2.7764, so the half is 0.6208.
+    estimate = Moments.of([0.0, 0.5, 1.0]).estimate(0.0, 1.0)
     assert (estimate.low, estimate.mean, estimate.high) == (0.0, 0.5, 1.0)
+    # A hundred zeros and 0, 1: mean 1/102, s² = 1/102, t(0.975; 101) = 1.9837.
+    estimate = Moments.of([0.0] * 100).estimate(0.0, 1.0)
+    assert (estimate.low, estimate.mean) == (0.0, 0.0)
+    assert estimate.high == pytest.approx((1 + 1.9837) / 102, abs=1e-5)
+
+
+def test_a_mean_of_few_values_away_from_the_lowest_has_no_interval() -> None:
+    """A provider that 3 of 100 asks show has a mean exposure, and no interval that says how sure it is."""
+    estimate = Moments.of([2.0, 1.0, 2.0, *[0.0] * 97]).estimate(0.0)
+    assert (estimate.mean, estimate.low, estimate.high) == (pytest.approx(0.05), None, None)
+    assert Moments.of([2.0] * 12 + [0.0] * 88).estimate(0.0).high is not None
 
 
 _KEYED = st.lists(st.tuples(st.sampled_from("abc"), st.floats(-1e6, 1e6), st.floats(0, 1)), max_size=20)

@@ -17,8 +17,8 @@ class Estimate:
 
     Attributes:
         mean: over the defined values, in the quantity's unit; None when there are none.
-        low: lower end of the interval; None with fewer than two values.
-        high: upper end of the interval; None with fewer than two values.
+        low: lower end of the interval; None with fewer than two values, or too few away from the lowest one.
+        high: upper end of the interval; None where ``low`` is.
         count: defined values.
         undefined: values that were undefined and left out.
     """

@@ -78,8 +78,7 @@ function ofSystem(plan: Plan, system: number, all: Level[]): Mean[] {
     for (const quantity of QUANTITIES) {
       const values = levels.flatMap((one) => (one[quantity] === undefined ? [] : [{ at: 0, value: one[quantity] }]));
       const mean = runningMeans(values).at(-1);
-      // All of them are within 0 and 1, and so is their mean.
-      if (mean) means[quantity] = { ...mean, low: Math.max(0, mean.low), high: Math.min(1, mean.high) };
+      if (mean) means[quantity] = mean;
     }
     return {
       system,

@@ -93,7 +93,7 @@ export function report(audit: Audit, figures: string[]): string {
   );
   return page(
     plan.name,
-    `<p>An audit by evenmesh: ${of} of ${plan.questions.length} questions. Means over questions with 95 % intervals by Student's distribution;
+    `<p>An audit by evenmesh: ${of} of ${plan.questions.length} questions. Means over questions with 95 % intervals, Student's after two values more, 0 and 1;
 slope and mean height of the curves with 95 % BCa bootstrap intervals over questions, by the evaluator. Disparity is EE-D over its bound
 ${means.every((one) => one.exact) ? "from exact inclusion probabilities" : "over the sampled rankings"}, relevance EE-R over its bound;
 utility beside the best is the expected utility of a question over the largest of any of its rankings${plan.models.length > 1 ? " that the same model answered" : ""}.</p>

@@ -65,7 +65,7 @@ ${table(
   report.providers.map((one) => [one.name || UNKNOWN, inWords(one.perObservation), percent(one.share, 1)]),
   ["provider", "exposure", "part"],
 )}
-${figure ? `<h2>Over time: ${safe(drawn)}</h2>${figure}<p>Dots are asks; the line is the mean up to then, with its 95 % interval by Student's distribution.</p>` : ""}
+${figure ? `<h2>Over time: ${safe(drawn)}</h2>${figure}<p>Dots are asks; the line is the mean up to then, with its 95 % interval, Student's after two values more, 0 and 1.</p>` : ""}
 <h2>What answered</h2>
 ${table(configurations.map((one) => [one]))}`,
   );

@@ -132,7 +132,7 @@ def measure(
         ],
         axis=0,
     )
-    ratios = _Ratios(correct)
+    ratios = Ratios(correct)
     summaries = tuple(
         _summary(place, ensemble, queries, ratios, errors, settings) for place in range(len(names))
     )
@@ -154,8 +154,12 @@ def measure(
     )
 
 
-class _Ratios:
-    """Win ratios over some of the questions, computed once for the same ones."""
+class Ratios:
+    """Win ratios over some of the questions, computed once for the same ones.
+
+    Args:
+        correct: matrix [M, N], as :attr:`InconsistencyStudy.correct`.
+    """
 
     def __init__(self, correct: BoolArray) -> None:
         self.correct = correct
@@ -168,35 +172,50 @@ class _Ratios:
             self._known[key] = relative_win_ratio(self.correct[:, points])
         return self._known[key]
 
+    def intervals(
+        self, place: int, queries: Sequence[Hashable], bootstrap: Bootstrap
+    ) -> tuple[BootstrapInterval, BootstrapInterval]:
+        """Return the mean relative win ratio and lose ratio of the retriever at ``place``.
+
+        Args:
+            place: row of the matrix.
+            queries: the query of each of N questions.
+            bootstrap: how intervals are computed.
+        """
+
+        def mrwr(points: IntArray) -> float:
+            return float(self.of(points).mrwr[place])
+
+        def mrlr(points: IntArray) -> float:
+            return float(self.of(points).mrlr[place])
+
+        wrong = (~self.correct).sum(axis=1)
+        others = np.delete(wrong, place)
+        least = int(others[others > 0].min(initial=len(queries)))
+        # One name, so that all retrievers are compared on the same resamples, each of them once.
+        return (
+            bootstrap.ratio("win ratios", queries, mrwr, counted=least),
+            bootstrap.ratio("win ratios", queries, mrlr, counted=int(wrong[place])),
+        )
+
 
 def _summary(
     place: int,
     ensemble: Ensemble,
     queries: Sequence[str],
-    ratios: _Ratios,
+    ratios: Ratios,
     errors: dict[str, BoolArray],
     bootstrap: Bootstrap,
 ) -> RetrieverSummary:
     name = ensemble.retrievers[place]
-    keys: Sequence[Hashable] = queries
 
     def mean(label: str, values: BoolArray) -> BootstrapInterval:
         return bootstrap_share(bootstrap, f"{label} {name}", queries, values)
 
-    def mrwr(points: IntArray) -> float:
-        return float(ratios.of(points).mrwr[place])
-
-    def mrlr(points: IntArray) -> float:
-        return float(ratios.of(points).mrlr[place])
-
-    wrong = (~ratios.correct).sum(axis=1)
-    others = np.delete(wrong, place)
     return RetrieverSummary(
         name,
         mean("accuracy", ratios.correct[place]),
-        # One name, so that all retrievers are compared on the same resamples, each of them once.
-        bootstrap.ratio("win ratios", keys, mrwr, counted=int(others[others > 0].min(initial=len(keys)))),
-        bootstrap.ratio("win ratios", keys, mrlr, counted=int(wrong[place])),
+        *ratios.intervals(place, queries, bootstrap),
         {kind: mean(kind, matrix[place]) for kind, matrix in errors.items()},
         _consistency(place, ensemble, bootstrap),
     )

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import special
 
 from evenmesh_core.arrays import FloatArray
+from evenmesh_core.bounded_means import bounded_interval, too_few_away
 from evenmesh_evaluator.domain import Estimate
 
 _UPPER_TAIL = 0.975  # two-sided 95 %
@@ -60,9 +61,11 @@ class Moments:
         )
 
     def estimate(self, low: float = -math.inf, high: float = math.inf) -> Estimate:
-        """Return the mean with Student's 95 % interval: ± t(0.975; count - 1) · √(m2 / (count - 1) / count).
+        """Return the mean with its 95 % interval, for values in [``low``, ``high``].
 
-        The interval is clipped to the range of the values, [``low``, ``high``]: no duration is negative.
+        Where both ends are finite it is :func:`~evenmesh_core.bounded_means.bounded_interval`. Else it is
+        Student's, ± t(0.975; count - 1) · √(m2 / (count - 1) / count), cut to the range, and there is none
+        where too few values lie away from a finite ``low``.
         """
         if not self.count:
             return Estimate(None, None, None, 0, self.undefined)
@@ -70,6 +73,11 @@ class Moments:
         mean = min(max(self.mean, low), high)
         if self.count == 1:
             return Estimate(mean, None, None, 1, self.undefined)
+        if math.isfinite(low) and math.isfinite(high):
+            limits = bounded_interval(self.count, mean, self.m2, low=low, high=high)
+            return Estimate(mean, *limits, self.count, self.undefined)
+        if math.isfinite(low) and too_few_away(self.count, mean, self.m2, low=low):
+            return Estimate(mean, None, None, self.count, self.undefined)
         freedom = self.count - 1
         half = float(special.stdtrit(freedom, _UPPER_TAIL)) * math.sqrt(self.m2 / freedom / self.count)
         return Estimate(mean, max(mean - half, low), min(mean + half, high), self.count, self.undefined)

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
-from scipy import special
 
+from evenmesh_core.bounded_means import bounded_interval
 from evenmesh_evaluator.domain import Configuration, Estimate, ProviderDay
 
 MAX_CONFIGURATIONS: Final = 100
@@ -30,7 +30,6 @@ _SUMS: Final = (
     "owed_squares",
     "exposure_targeted",
 )
-_UPPER_TAIL: Final = 0.975  # two-sided 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +81,13 @@ def state(
 ) -> Stated:
     """Return what a statement says of a provider.
 
-    Without noise, the intervals are Student's over asks. With noise, each count and each sum of each day and
-    configuration of the window, also of days without any ask, carries an independent draw of the discrete
-    Laplace distribution of scale 10 / epsilon: one ask changes at most ten of them, each by at most 1. The
-    draw is a function of the secret and of what it is added to, so asking again tells nothing more, and what
-    is stated of a window is computed from its noisy days alone. A day that changes afterwards, because asks
-    are delivered late, is drawn anew, which spends the budget of the day again. Intervals then cover the
-    noise too, by its variance.
+    Intervals are of means over asks (:func:`~evenmesh_core.bounded_means.bounded_interval`). With noise,
+    each count and each sum of each day and configuration of the window, also of days without any ask,
+    carries an independent draw of the discrete Laplace distribution of scale 10 / epsilon: one ask
+    changes at most ten of them, each by at most 1. The draw is a function of the secret and of what it is
+    added to, so asking again tells nothing more, and what is stated of a window is computed from its
+    noisy days alone. A day that changes afterwards, because asks are delivered late, is drawn anew, which
+    spends the budget of the day again. Intervals then cover the noise too, by its variance.
 
     Args:
         tenant: whose asks they are; part of what noise depends on.
@@ -174,12 +173,11 @@ def _exposure(total: ProviderDay, variance: float, *, private: bool) -> Configur
 
 
 def _estimate(count: int, total: float, squares: float, variance: float, *, low: float) -> Estimate:
-    """Return the mean of shares with Student's interval, widened by the variance of noise in their sum."""
+    """Return the mean of shares in [``low``, 1] with its interval, which covers noise in their sum."""
     if not count:
         return Estimate(None, None, None, 0, 0)
     mean = min(max(total / count, low), 1.0)
     if count == 1:
         return Estimate(mean, None, None, 1, 0)
-    spread = max(0.0, squares - count * mean**2) / (count - 1)
-    half = float(special.stdtrit(count - 1, _UPPER_TAIL)) * math.sqrt(spread / count + variance / count**2)
-    return Estimate(mean, max(mean - half, low), min(mean + half, 1.0), count, 0)
+    spread = max(0.0, squares - count * mean**2)
+    return Estimate(mean, *bounded_interval(count, mean, spread, low=low, high=1.0, noise=variance), count, 0)

@@ -42,16 +42,19 @@ def _day(configuration: Configuration, day: int, shares: list[tuple[float, float
 
 
 def test_means_and_intervals_are_those_of_the_asks_of_all_days():
+    """Student's interval of the four asks and two more, at the ends of the range."""
     shares = [(0.4, 0.2), (0.0, 0.2), (0.6, 0.5), (0.2, 0.4)]
     days = [_day(A, 100, shares[:1]), _day(A, 103, shares[1:])]
     (one,) = state("acme", "P", WEEK, days, OPEN).configurations
     assert (one.num_found, one.num_shown, one.num_cited) == (4, 3, 2)
     exposure, target = np.array(shares).T
     for found, values in ((one.exposure, exposure), (one.target, target), (one.owed, target - exposure)):
-        low, high = stats.t.interval(0.95, 3, values.mean(), stats.sem(values))
+        lowest = -1.0 if found is one.owed else 0.0
+        more = [*values, lowest, 1.0]
+        low, high = stats.t.interval(0.95, 5, np.mean(more), stats.sem(more))
         assert found.mean == pytest.approx(values.mean())
         assert found.high == pytest.approx(min(high, 1.0))
-        assert found.low == pytest.approx(max(low, -1.0 if found is one.owed else 0.0))
+        assert found.low == pytest.approx(max(low, lowest))
 
 
 def test_a_configuration_with_few_asks_is_left_out_and_counted():

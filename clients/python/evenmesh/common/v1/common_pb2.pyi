@@ -733,11 +733,11 @@ class Estimate(_message.Message):
     Unit: that of the quantity. Range: that of the quantity.
     """
     low: _builtins.float
-    """Lower end of the 95 % interval; unset with fewer than two values.
+    """Lower end of the 95 % interval; unset with fewer than two values, or too few away from a quantity's lowest.
     Unit: that of the quantity. Range: (-inf, mean].
     """
     high: _builtins.float
-    """Upper end of the 95 % interval; unset with fewer than two values.
+    """Upper end of the 95 % interval; unset where the lower end is.
     Unit: that of the quantity. Range: [mean, inf).
     """
     count: _builtins.int

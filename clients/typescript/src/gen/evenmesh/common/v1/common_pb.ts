@@ -763,7 +763,7 @@ export type Estimate = Message<"evenmesh.common.v1.Estimate"> & {
   mean?: number | undefined;
 
   /**
-   * Lower end of the 95 % interval; unset with fewer than two values.
+   * Lower end of the 95 % interval; unset with fewer than two values, or too few away from a quantity's lowest.
    * Unit: that of the quantity. Range: (-inf, mean].
    *
    * @generated from field: optional double low = 2;
@@ -771,7 +771,7 @@ export type Estimate = Message<"evenmesh.common.v1.Estimate"> & {
   low?: number | undefined;
 
   /**
-   * Upper end of the 95 % interval; unset with fewer than two values.
+   * Upper end of the 95 % interval; unset where the lower end is.
    * Unit: that of the quantity. Range: [mean, inf).
    *
    * @generated from field: optional double high = 3;
