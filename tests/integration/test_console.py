@@ -501,7 +501,7 @@ def test_a_search_finds_what_the_retriever_finds(console: ConsolePage, client: C
 
 def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client) -> None:
     for _ in range(2):
-        client.answer(QUESTION, collection=DEMO, alpha=1, samples=4, run_id="console-run")
+        client.answer(QUESTION, collection=DEMO, alpha=1, samples=4, run_id="console-run", run_report=True)
     console.open("runs")
     console.page.reload()
     console.page.get_by_role("button", name="console-run").click()
