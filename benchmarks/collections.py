@@ -26,8 +26,9 @@ from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.lexical import SegmentedIndex
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
-from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
+from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Passage
+from evenmesh_retriever.ports import TenantCollections
 
 NAME = "bench"
 _BATCH = 50_000

@@ -37,7 +37,7 @@ from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.follower import Following, FollowingStore
 from evenmesh_retriever.backends.segments.quotas import Quotas
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
-from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
+from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import (
     AnyOf,
     CollectionInfo,
@@ -51,7 +51,7 @@ from evenmesh_retriever.domain import (
     Scored,
     TextRange,
 )
-from evenmesh_retriever.ports import CannotStart, CollectionStore, Encoder, Retriever, Snapshot
+from evenmesh_retriever.ports import CannotStart, Encoder, Retriever, Snapshot, TenantCollections
 from evenmesh_retriever.settings import RetrieverSettings
 from evenmesh_retriever.steps import finish
 from tests.support import infinity_server, model_server, tei_grpc_server
@@ -98,7 +98,7 @@ class Setup:
     """One backend with a store that prepares collections for it."""
 
     retriever: Retriever
-    store: CollectionStore
+    store: TenantCollections
     in_milvus: bool = False
     """There is no reading from an earlier version then, and BM25 is Milvus's."""
 
@@ -118,7 +118,7 @@ class Setup:
 class Followed:
     """Collections that are written by one store and read from another that follows it."""
 
-    def __init__(self, written: CollectionStore, following: FollowingStore) -> None:
+    def __init__(self, written: TenantCollections, following: FollowingStore) -> None:
         self._written = written
         self._following = following
         read = following.of(DEFAULT_TENANT)

@@ -19,9 +19,9 @@ from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.backends.dense.triton_encoder import TritonEncoder
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
-from evenmesh_retriever.backends.segments.store import Options, SegmentStore, TenantCollections
+from evenmesh_retriever.backends.segments.store import Options, SegmentStore
 from evenmesh_retriever.domain import Passage
-from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.ports import CannotStart, TenantCollections
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.triton_models import write_bare_encoder
 from tests.support.triton_server import TritonServer, skip_where_impossible

@@ -16,7 +16,7 @@ from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever import cost
 from evenmesh_retriever.domain import Draw, Filter, Passage, Query, Retrieval, RetrieverInfo, Scored
 from evenmesh_retriever.metrics import RetrieverMetrics
-from evenmesh_retriever.ports import ReadReplica, Retriever, Snapshot, Tenants
+from evenmesh_retriever.ports import CollectionStore, Retriever, Snapshot
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.ranking import drawn_from_all, ranked
 from evenmesh_retriever.steps import Steps, at_once, run
@@ -42,7 +42,7 @@ class RetrieverEngine:
 
     def __init__(
         self,
-        store: Tenants,
+        store: CollectionStore,
         retrievers: Mapping[str, Retriever],
         default: str,
         pool: ComputePool,
@@ -84,16 +84,16 @@ class RetrieverEngine:
         depth, k = (0, query.k or DEFAULT_K) if query.whole else _sizes(query, None)
         work = self._work_over_collection(retriever, query, depth, k)
         async with self._admission.admit(work):
-            store = self._store.of(query.tenant)
-            with store.lease(query.collection) as snapshot:
+            key = query.tenant, query.collection
+            with self._store.lease(key) as snapshot:
                 # Now: a version that is replaced while it is searched was current when it was asked.
-                as_of = store.as_of(query.collection) if isinstance(store, ReadReplica) else None
+                as_of = self._store.as_of(key)
                 if query.whole and query.draw is not None:
                     find = partial(_over_everything, self._metrics, retriever, query, query.draw, snapshot)
                 else:
                     find = partial(_over_collection, self._metrics, retriever, query, snapshot, depth, k)
                 answer = await self._searched(name, query, at_once(find))
-                return answer if as_of is None else replace(answer, as_of=as_of)
+                return replace(answer, as_of=as_of)
 
     def num_fitting(self, query: Query) -> int:
         """Return how many candidates, from the first, fit the work that a query may ask for.
@@ -142,7 +142,7 @@ class RetrieverEngine:
     def _work_over_collection(self, retriever: Retriever, query: Query, depth: int, k: int) -> int:
         """Return the work of a query over a collection, which is not too much."""
         try:
-            size = self._store.of(query.tenant).describe(query.collection).num_passages
+            size = self._store.describe((query.tenant, query.collection)).num_passages
         except MeshError:
             size = 0  # leasing it says what is wrong
         asking = 1 + retriever.work([len(query.text.encode())]) + cost.holding(query.held_bytes)

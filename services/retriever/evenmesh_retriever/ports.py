@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from evenmesh_retriever.domain import (
     CollectionInfo,
@@ -24,6 +25,8 @@ from evenmesh_retriever.steps import Steps
 
 Q = TypeVar("Q", contravariant=True)
 V = TypeVar("V", covariant=True)
+Key = tuple[str, str]
+"""A tenant, and the name of one of its collections."""
 
 
 class Analyzer(Protocol):
@@ -173,17 +176,30 @@ class Retriever(Protocol):
         """
 
 
-class Tenants(Protocol):
-    """The collections of everyone."""
+class CollectionStore(ABC):
+    """Everyone's collections on whatever keeps them. Methods are called on the event loop.
 
-    def of(self, tenant: str) -> CollectionStore:
-        """Return those of one tenant; anyone may be one."""
+    A key is a tenant, which anyone may be, and the name of one of its collections.
+    """
 
+    def of(self, tenant: str) -> TenantCollections:
+        """Return those of one tenant."""
+        return TenantCollections(self, tenant)
 
-class CollectionStore(Protocol):
-    """A tenant's collections on whatever keeps them. Methods are called on the event loop."""
+    async def refresh(self) -> None:
+        """Read the current state where other processes change it, so that descriptions are up to date."""
+        return
 
-    def lease(self, name: str) -> AbstractContextManager[Snapshot]:
+    def check_writable(self) -> None:
+        """Raise FailedPrecondition, which says who takes writes, where another process writes them."""
+        return
+
+    def as_of(self, key: Key) -> datetime | None:
+        """Return when the version served was last known to be the current one; None where it always is."""
+        return None
+
+    @abstractmethod
+    def lease(self, key: Key) -> AbstractContextManager[Snapshot]:
         """Return the version served now, kept for as long as the block runs.
 
         Raises:
@@ -191,13 +207,20 @@ class CollectionStore(Protocol):
                 is the first use of the snapshot that raises this.
         """
 
-    def describe(self, name: str) -> CollectionInfo:
+    @abstractmethod
+    def describe(self, key: Key) -> CollectionInfo:
         """Return one collection. Raises NotFound, field ``name``."""
 
-    def list(self) -> list[CollectionInfo]:
-        """Return all collections by ascending name."""
+    @abstractmethod
+    def list(self, tenant: str) -> Sequence[CollectionInfo]:
+        """Return all collections of a tenant that can be read, by ascending name."""
 
-    async def create(self, name: str, description: str, lexical: Lexical) -> CollectionInfo:
+    @abstractmethod
+    def everyones(self) -> Sequence[tuple[str, CollectionInfo]]:
+        """Return the collections of all with their tenants; may be called from any thread."""
+
+    @abstractmethod
+    async def create(self, key: Key, description: str, lexical: Lexical) -> CollectionInfo:
         """Return a new, empty collection.
 
         Raises:
@@ -205,44 +228,66 @@ class CollectionStore(Protocol):
             InvalidField: no such analyzer.
         """
 
-    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replaces passages, all or none; durable and served when it returns.
+    @abstractmethod
+    async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
+        """Add or replace passages, all or none; durable and served when it returns.
 
-        Vectors of many passages may follow: see ``CollectionInfo.embedded``.
+        A passage already stored, equal in every field, changes nothing. Vectors of many passages may follow:
+        see ``CollectionInfo.embedded``.
 
         Raises:
             NotFound: no such collection and ``create`` is false, field ``collection``.
             MeshError: RESOURCE_EXHAUSTED, more than the tenant may hold.
         """
 
-    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
+    @abstractmethod
+    async def delete_passages(self, key: Key, ids: Sequence[str]) -> DeleteReport:
         """Remove passages by id. Raises NotFound, field ``collection``."""
 
+    @abstractmethod
+    async def drop(self, key: Key) -> None:
+        """Remove a collection; its readers read on. Raises NotFound, field ``name``."""
+
+
+class TenantCollections:
+    """The collections of one tenant, by name: see :class:`CollectionStore`.
+
+    Args:
+        store: the collections of all.
+        tenant: whose are meant.
+    """
+
+    def __init__(self, store: CollectionStore, tenant: str) -> None:
+        self._store = store
+        self.tenant = tenant
+
+    def lease(self, name: str) -> AbstractContextManager[Snapshot]:
+        """Return the version served now, kept for as long as the block runs."""
+        return self._store.lease((self.tenant, name))
+
+    def describe(self, name: str) -> CollectionInfo:
+        """Return one collection."""
+        return self._store.describe((self.tenant, name))
+
+    def list(self) -> Sequence[CollectionInfo]:
+        """Return all collections that can be read, by ascending name."""
+        return self._store.list(self.tenant)
+
+    async def create(self, name: str, description: str, lexical: Lexical = Lexical()) -> CollectionInfo:  # noqa: B008
+        """Return a new, empty collection."""
+        return await self._store.create((self.tenant, name), description, lexical)
+
+    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
+        """Add or replace passages, all or none."""
+        return await self._store.ingest((self.tenant, name), passages, create=create)
+
+    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
+        """Remove passages by id."""
+        return await self._store.delete_passages((self.tenant, name), ids)
+
     async def drop(self, name: str) -> None:
-        """Remove a collection. Raises NotFound, field ``name``."""
-
-
-@runtime_checkable
-class Shared(Protocol):
-    """A store whose collections other processes change too."""
-
-    async def refresh(self) -> None:
-        """Read the current state, so that descriptions are up to date."""
-
-
-@runtime_checkable
-class ReadReplica(Protocol):
-    """A tenant's collections that another process writes, and this one may not."""
-
-    def as_of(self, name: str) -> datetime:
-        """Return when the version served was last known to be the current one."""
-
-    def refuse(self) -> NoReturn:
-        """Refuse a write.
-
-        Raises:
-            FailedPrecondition: always; says who takes writes.
-        """
+        """Remove a collection."""
+        await self._store.drop((self.tenant, name))
 
 
 class CannotStart(Exception):  # noqa: N818 - a state, reported to the operator

@@ -25,7 +25,7 @@ from evenmesh_retriever.domain import Retrieval
 from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
-from evenmesh_retriever.ports import CollectionStore, ReadReplica, Shared, Tenants
+from evenmesh_retriever.ports import CollectionStore, TenantCollections
 from evenmesh_retriever.web import WebRetrieval
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -124,28 +124,24 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self._listings = listings
         self._admission = admission
         self._idle_s = idle_s
-        self._store: Tenants
+        self._store: CollectionStore
 
-    def open(self, store: Tenants) -> None:
+    def open(self, store: CollectionStore) -> None:
         """Serve these collections."""
         self._store = store
 
-    def _mine(self) -> CollectionStore:
+    def _mine(self) -> TenantCollections:
         """Return those of the tenant that calls: the credential's."""
         return self._store.of(callers.current().tenant)
 
-    def _written(self) -> CollectionStore:
+    def _written(self) -> TenantCollections:
         """Return them to be changed; refuse before anything is read where they cannot be."""
-        store = self._mine()
-        if isinstance(store, ReadReplica):
-            store.refuse()
-        return store
+        self._store.check_writable()
+        return self._mine()
 
-    async def _refreshed(self) -> CollectionStore:
-        store = self._mine()
-        if isinstance(store, Shared):
-            await store.refresh()
-        return store
+    async def _refreshed(self) -> TenantCollections:
+        await self._store.refresh()
+        return self._mine()
 
     async def CreateCollection(
         self, request: collections_pb.CreateCollectionRequest, context: Context

@@ -12,9 +12,8 @@ from evenmesh_retriever.backends.milvus import schema
 from evenmesh_retriever.backends.milvus.connection import Connection
 from evenmesh_retriever.backends.milvus.expressions import one_of
 from evenmesh_retriever.domain import CollectionInfo, Lexical
+from evenmesh_retriever.ports import Key
 
-Key = tuple[str, str]
-"""Tenant and name of a collection."""
 DenseKind = Literal["FLAT", "HNSW", "AUTOINDEX"]
 
 _PLACE: Final = "evenmesh_collections"

@@ -24,12 +24,12 @@ from evenmesh_retriever.backends.milvus import rows as rows_of
 from evenmesh_retriever.backends.milvus import schema
 from evenmesh_retriever.backends.milvus.connection import Connection
 from evenmesh_retriever.backends.milvus.expressions import one_of
-from evenmesh_retriever.backends.milvus.registry import DenseKind, Key, Record, Registry
+from evenmesh_retriever.backends.milvus.registry import DenseKind, Record, Registry
 from evenmesh_retriever.backends.milvus.snapshot import MilvusSnapshot
 from evenmesh_retriever.backends.segments.quotas import Quotas, Usage
 from evenmesh_retriever.backends.splade.postings import SparseTextEncoder
 from evenmesh_retriever.domain import CollectionInfo, DeleteReport, IngestReport, Lexical, Passage
-from evenmesh_retriever.ports import CannotStart, Encoder, Snapshot
+from evenmesh_retriever.ports import CannotStart, CollectionStore, Encoder, Key, Snapshot
 
 _IDS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 500
@@ -55,7 +55,7 @@ class MilvusIndexing:
     quotas: Quotas = field(default_factory=Quotas)
 
 
-class MilvusStore:
+class MilvusStore(CollectionStore):
     """Collections of all tenants. For one event loop.
 
     One process writes a collection at a time; several may read it. A change is announced in the record of the
@@ -80,10 +80,6 @@ class MilvusStore:
         self._connection: Connection
         self._registry: Registry
         self._is_open = False
-
-    def of(self, tenant: str) -> MilvusCollections:
-        """Return the collections of one tenant."""
-        return MilvusCollections(self, tenant)
 
     async def start(self) -> None:
         """Connect, and make sure that there are records.
@@ -119,9 +115,10 @@ class MilvusStore:
         records = await self._pool.run(self._registry.list)
         self._known = {record.key: record for record in records}
 
-    def snapshot(self, key: Key) -> MilvusSnapshot:
-        """Return a collection, for one request; it is looked up when it is first used."""
-        return MilvusSnapshot(self._connection, self._registry, key)
+    @contextmanager
+    def lease(self, key: Key) -> Iterator[Snapshot]:
+        """Yield a collection as it is found when the block first uses it."""
+        yield MilvusSnapshot(self._connection, self._registry, key)
 
     def describe(self, key: Key) -> CollectionInfo:
         """Return a collection as it was last described."""
@@ -383,57 +380,6 @@ class MilvusStore:
                 sum(record.passage_bytes for record in tenant) - before.bytes + collection.bytes,
             )
         quotas.check(key[1], collection, everything)
-
-
-class MilvusCollections:
-    """Fills the port :class:`evenmesh_retriever.ports.CollectionStore` for one tenant.
-
-    Args:
-        store: the collections of all.
-        tenant: whose are meant.
-    """
-
-    def __init__(self, store: MilvusStore, tenant: str) -> None:
-        self._store = store
-        self._tenant = tenant
-
-    @property
-    def tenant(self) -> str:
-        """Whose they are."""
-        return self._tenant
-
-    async def refresh(self) -> None:
-        """Read the current state."""
-        await self._store.refresh()
-
-    @contextmanager
-    def lease(self, name: str) -> Iterator[Snapshot]:
-        """Yield the collection as it is found when the block first uses it."""
-        yield self._store.snapshot((self._tenant, name))
-
-    def describe(self, name: str) -> CollectionInfo:
-        """Return one collection, as of the last refresh or change."""
-        return self._store.describe((self._tenant, name))
-
-    def list(self) -> list[CollectionInfo]:
-        """Return all collections by ascending name, as of the last refresh or change."""
-        return self._store.list(self._tenant)
-
-    async def create(self, name: str, description: str, lexical: Lexical) -> CollectionInfo:
-        """Return a new, empty collection."""
-        return await self._store.create((self._tenant, name), description, lexical)
-
-    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
-        return await self._store.ingest((self._tenant, name), passages, create=create)
-
-    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
-        """Remove passages by id."""
-        return await self._store.delete_passages((self._tenant, name), ids)
-
-    async def drop(self, name: str) -> None:
-        """Remove a collection."""
-        await self._store.drop((self._tenant, name))
 
 
 def _parts(ids: Sequence[str], size: int) -> Iterable[Sequence[str]]:

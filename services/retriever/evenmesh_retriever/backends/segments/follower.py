@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final, NoReturn
+from typing import Final
 
 from evenmesh.wire.errors import FailedPrecondition, MeshError, NotFound
 from evenmesh_kit.compute.executors import ComputePool
@@ -43,7 +43,7 @@ from evenmesh_retriever.domain import (
     Lexical,
     Passage,
 )
-from evenmesh_retriever.ports import CannotStart, Snapshot
+from evenmesh_retriever.ports import CannotStart, CollectionStore, Key, Snapshot
 
 _ATTEMPTS: Final = 5
 """How often a version is opened anew that was replaced while it was opened."""
@@ -54,8 +54,6 @@ _OPENING: Final = 2
 _SIGNS: Final = (TERMS, LOCK)
 """What a writer leaves in its folder."""
 _log = logging.getLogger("evenmesh.retriever.follower")
-Key = tuple[str, str]
-"""Tenant and name of a collection."""
 Identity = tuple[int, int]
 """Of a folder: a collection that was made anew has another."""
 Infos = list[CollectionInfo]
@@ -94,7 +92,7 @@ class _Followed:
     """When that is tried again; of ``time.monotonic``."""
 
 
-class FollowingStore:
+class FollowingStore(CollectionStore):
     """Collections of all tenants, on the folder of another process. For one event loop.
 
     Args:
@@ -132,10 +130,6 @@ class FollowingStore:
         self._looked_on_clock = 0.0
         self._fresh = True
         self._started = False
-
-    def of(self, tenant: str) -> FollowedCollections:
-        """Return the collections of one tenant."""
-        return FollowedCollections(self, tenant)
 
     async def start(self) -> None:
         """Open every collection that is there, and begin to follow.
@@ -191,9 +185,10 @@ class FollowingStore:
 
     # What is served.
 
-    def lease(self, key: Key) -> SegmentSnapshot:
-        """Return the version served now."""
-        return self._find("collection", key)[1]
+    @contextmanager
+    def lease(self, key: Key) -> Iterator[Snapshot]:
+        """Yield the version served now, kept for as long as the block runs."""
+        yield self._find("collection", key)[1]
 
     def describe(self, key: Key) -> CollectionInfo:
         """Return one collection."""
@@ -231,6 +226,26 @@ class FollowingStore:
     def as_of(self, key: Key) -> datetime:
         """Return when the version served was last known to be the current one."""
         return datetime.fromtimestamp(self._behind.get(key, self._looked_at), UTC)
+
+    def check_writable(self) -> None:
+        """Refuse a write."""
+        raise _read_only()
+
+    async def create(self, key: Key, description: str, lexical: Lexical) -> CollectionInfo:
+        """Refuse."""
+        raise _read_only()
+
+    async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
+        """Refuse."""
+        raise _read_only()
+
+    async def delete_passages(self, key: Key, ids: Sequence[str]) -> DeleteReport:
+        """Refuse."""
+        raise _read_only()
+
+    async def drop(self, key: Key) -> None:
+        """Refuse."""
+        raise _read_only()
 
     def _info(self, key: Key, followed: _Followed, snapshot: SegmentSnapshot) -> CollectionInfo:
         return replace(snapshot.info, warning=followed.problem, as_of=self.as_of(key))
@@ -478,55 +493,9 @@ def _views(followed: _Followed | None) -> dict[str, View]:
     return {view.segment.name: view for view in followed.snapshot.views}
 
 
-class FollowedCollections:
-    """Fills the ports ``CollectionStore`` and ``ReadReplica`` for one tenant.
-
-    Args:
-        store: the collections of all.
-        tenant: whose are meant.
-    """
-
-    def __init__(self, store: FollowingStore, tenant: str) -> None:
-        self._store = store
-        self._tenant = tenant
-
-    @contextmanager
-    def lease(self, name: str) -> Iterator[Snapshot]:
-        """Yield the version served now, kept for as long as the block runs."""
-        yield self._store.lease((self._tenant, name))
-
-    def describe(self, name: str) -> CollectionInfo:
-        """Return one collection."""
-        return self._store.describe((self._tenant, name))
-
-    def list(self) -> Infos:
-        """Return all collections that can be read, by ascending name."""
-        return self._store.list(self._tenant)
-
-    def as_of(self, name: str) -> datetime:
-        """Return when the version served was last known to be the current one."""
-        return self._store.as_of((self._tenant, name))
-
-    def refuse(self) -> NoReturn:
-        """Refuse a write."""
-        raise FailedPrecondition(
-            "READ_ONLY_REPLICA",
-            "this retriever follows another one and writes nothing: send this to the one that keeps the "
-            "collections",
-        )
-
-    async def create(self, name: str, description: str, lexical: Lexical) -> CollectionInfo:
-        """Refuse."""
-        self.refuse()
-
-    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Refuse."""
-        self.refuse()
-
-    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
-        """Refuse."""
-        self.refuse()
-
-    async def drop(self, name: str) -> None:
-        """Refuse."""
-        self.refuse()
+def _read_only() -> FailedPrecondition:
+    return FailedPrecondition(
+        "READ_ONLY_REPLICA",
+        "this retriever follows another one and writes nothing: send this to the one that keeps the "
+        "collections",
+    )

@@ -21,7 +21,6 @@ import grpc
 from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, NotFound, Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
-from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.backends.segments.building import compaction, embedding
 from evenmesh_retriever.backends.segments.building.compaction import Candidate
 from evenmesh_retriever.backends.segments.building.writer import (
@@ -47,7 +46,7 @@ from evenmesh_retriever.domain import (
     Passage,
     VectorArray,
 )
-from evenmesh_retriever.ports import CannotStart, Encoder, Snapshot
+from evenmesh_retriever.ports import CannotStart, CollectionStore, Encoder, Key, Snapshot
 
 _YIELD: Final = 10
 """How far the threads of ingests and merges yield the processors to those of searches, as ``nice`` counts."""
@@ -56,8 +55,6 @@ _AHEAD: Final = 64
 _log = logging.getLogger("evenmesh.retriever.store")
 T = TypeVar("T")
 Checkpoint = Callable[[], None]
-Key = tuple[str, str]
-"""Tenant and name of a collection."""
 
 
 class _Abandoned(Exception):  # noqa: N818 - not an error
@@ -167,7 +164,7 @@ class _Collection:
         )
 
 
-class SegmentStore:
+class SegmentStore(CollectionStore):
     """Collections of all tenants, on one folder. For one event loop.
 
     A write costs what is in it: it makes a segment of its passages, marks those they replace as gone, and
@@ -212,10 +209,6 @@ class SegmentStore:
         self._closing = Event()
         self._loop: asyncio.AbstractEventLoop
         self._lease: WriterLease | None = None
-
-    def of(self, tenant: str) -> TenantCollections:
-        """Return the collections of one tenant."""
-        return TenantCollections(self, tenant)
 
     async def start(self) -> None:
         """Take the folder and open every collection in it.
@@ -871,46 +864,3 @@ def _taken_over() -> Unavailable:
         "NOT_THE_WRITER",
         "another retriever has taken over these collections, and nothing was kept: send it there",
     )
-
-
-class TenantCollections:
-    """Fills the port :class:`evenmesh_retriever.ports.CollectionStore` for one tenant.
-
-    Args:
-        store: the collections of all.
-        tenant: whose are meant.
-    """
-
-    def __init__(self, store: SegmentStore, tenant: str = DEFAULT_TENANT) -> None:
-        self._store = store
-        self._tenant = tenant
-
-    @contextmanager
-    def lease(self, name: str) -> Iterator[Snapshot]:
-        """Yield the version served now, kept for as long as the block runs."""
-        with self._store.lease((self._tenant, name)) as snapshot:
-            yield snapshot
-
-    def describe(self, name: str) -> CollectionInfo:
-        """Return one collection."""
-        return self._store.describe((self._tenant, name))
-
-    def list(self) -> list[CollectionInfo]:
-        """Return all collections that can be read, by ascending name."""
-        return self._store.list(self._tenant)
-
-    async def create(self, name: str, description: str, lexical: Lexical = Lexical()) -> CollectionInfo:  # noqa: B008
-        """Return a new, empty collection."""
-        return await self._store.create((self._tenant, name), description, lexical)
-
-    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
-        return await self._store.ingest((self._tenant, name), passages, create=create)
-
-    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
-        """Remove passages by id."""
-        return await self._store.delete_passages((self._tenant, name), ids)
-
-    async def drop(self, name: str) -> None:
-        """Remove a collection; its readers read on."""
-        await self._store.drop((self._tenant, name))

@@ -20,11 +20,11 @@ from evenmesh_retriever.backends.milvus.registry import DenseKind, Registry
 from evenmesh_retriever.backends.milvus.retrievers import over_milvus
 from evenmesh_retriever.backends.milvus.rows import DENSE
 from evenmesh_retriever.backends.milvus.snapshot import MilvusSnapshot
-from evenmesh_retriever.backends.milvus.store import MilvusCollections, MilvusIndexing, MilvusStore
+from evenmesh_retriever.backends.milvus.store import MilvusIndexing, MilvusStore
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.splade.postings import SparseVector
 from evenmesh_retriever.domain import AnyOf, Condition, Filter, Lexical, Passage, TextRange
-from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.ports import CannotStart, TenantCollections
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.milvus_lite_process import MilvusLite, serving
 
@@ -61,7 +61,7 @@ class Held:
     def __init__(self, uri: str, recipe: MilvusIndexing) -> None:
         self.connection = Failing(uri)
         self.store = MilvusStore(lambda: self.connection, recipe)
-        self.collections: MilvusCollections = self.store.of(f"t-{token_hex(8)}")
+        self.collections: TenantCollections = self.store.of(f"t-{token_hex(8)}")
 
     def listed(self, name: str, prefix: str = "") -> list[Passage]:
         with self.collections.lease(name) as snapshot:

@@ -23,7 +23,7 @@ from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.files.records import record_of
 from evenmesh_retriever.backends.segments.lexical import SegmentedIndex
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
-from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
+from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import (
     AnyOf,
     Condition,
@@ -33,6 +33,7 @@ from evenmesh_retriever.domain import (
     Passage,
     TextRange,
 )
+from evenmesh_retriever.ports import TenantCollections
 
 IDS = [f"p{number}" for number in range(30)] + ["é", "中", "z\U0001f600"]
 # Few that most passages have, and many that one or none has.

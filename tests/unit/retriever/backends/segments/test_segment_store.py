@@ -27,9 +27,9 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.backends.segments.files import arrays
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
-from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
+from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Lexical, Passage
-from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.ports import CannotStart, TenantCollections
 
 
 def passages(*ids: str, text: str = "text of") -> list[Passage]:

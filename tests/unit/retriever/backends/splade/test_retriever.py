@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.impacts import ImpactCache
-from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
+from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.ports import CannotStart, Snapshot
@@ -37,7 +38,7 @@ class Server:
         self.splade = self.catalogue.retrievers["splade"]
         recipe = SegmentIndexing(cache(analyzer), None)
         self.all = SegmentStore(home / "collections", recipe, self.catalogue.prepare)
-        self.store = TenantCollections(self.all)
+        self.store = self.all.of(DEFAULT_TENANT)
 
     def ids(self, snapshot: Snapshot, query: str, n: int, retriever: str = "splade") -> list[str]:
         rows = self.catalogue.retrievers[retriever].search(snapshot, query, n).rows
