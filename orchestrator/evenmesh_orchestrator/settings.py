@@ -17,13 +17,7 @@ from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDef
 class OrchestratorSettings(ServiceSettings):
     """The settings of the orchestrator."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="EVENMESH_ORCHESTRATOR_",
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        allow_inf_nan=False,
-    )
+    model_config = SettingsConfigDict(env_prefix="EVENMESH_ORCHESTRATOR_")
 
     port: int = Field(default=7070, ge=0, le=65535)
     """Port to listen on, [0, 65535]; 0 lets the system choose."""

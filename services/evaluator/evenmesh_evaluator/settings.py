@@ -14,13 +14,7 @@ from evenmesh_kit.storage.sql_settings import DatabaseSettings
 class EvaluatorSettings(DatabaseSettings):
     """Settings of the evaluator."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="EVENMESH_EVALUATOR_",
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        allow_inf_nan=False,
-    )
+    model_config = SettingsConfigDict(env_prefix="EVENMESH_EVALUATOR_")
 
     DATABASE_FILE: ClassVar[str] = "evaluator/observations.db"
 

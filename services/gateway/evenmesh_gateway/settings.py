@@ -22,13 +22,7 @@ class GatewaySettings(ServiceSettings):
     as the gateway calls with its caller's credential alone.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="EVENMESH_GATEWAY_",
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        allow_inf_nan=False,
-    )
+    model_config = SettingsConfigDict(env_prefix="EVENMESH_GATEWAY_")
 
     port: int = Field(default=7080, ge=0, le=65535)
     """Port to listen on, [0, 65535]; 0 lets the system choose."""

@@ -16,13 +16,7 @@ from evenmesh_kit.storage.sql_settings import DatabaseSettings
 class RerankerSettings(DatabaseSettings, RemoteSettings):
     """Settings of one reranker process."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="EVENMESH_RERANKER_",
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        allow_inf_nan=False,
-    )
+    model_config = SettingsConfigDict(env_prefix="EVENMESH_RERANKER_")
 
     DATABASE_FILE: ClassVar[str] = "reranker/feedback.db"
 
