@@ -459,9 +459,9 @@ class SegmentStore(CollectionStore):
         return unread
 
     def _clear_up(self) -> None:
-        """Remove collections whose creation or removal was cut short."""
+        """Remove collections whose removal was cut short."""
         for path in writable_directory.left_over(self._root):
-            _log.warning("removing %s, left by a creation or removal that was cut short", path.name)
+            _log.warning("removing %s, left by a removal that was cut short", path.name)
             self._forgotten(path)
 
     def _buried(self, folder: Path) -> None:

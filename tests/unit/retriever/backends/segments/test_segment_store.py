@@ -306,7 +306,6 @@ async def test_leftovers_are_removed_and_never_served(reopened, tmp_path: Path) 
     shutil.copytree(segment, segment / ".partial-of-another-encoder")
     shutil.copy(version, version.with_name("000007-0123456789ab.json"))  # written, never made current
     shutil.copy(version, version.with_name("000007-0123456789ab.dead"))
-    shutil.copytree(folder, folder.with_name(".new-123456"))
     shutil.copytree(folder, folder.with_name(".old-123456"))
     store = await reopened()
     assert store.list() == [report.collection]
@@ -317,18 +316,6 @@ async def test_leftovers_are_removed_and_never_served(reopened, tmp_path: Path) 
         f"segments/{segment.name}/manifest.json",
         f"versions/{version.name}",
     ]
-
-
-async def test_a_collection_of_evenmesh_0_1_is_reported(
-    reopened, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    old = tmp_path / "collections" / "old"
-    (old / "000001-0123456789ab").mkdir(parents=True)
-    (old / "CURRENT").write_text("000001-0123456789ab")
-    store = await reopened()
-    assert store.list() == []
-    assert "is a collection in the format of evenmesh 0.1 and is not served: ingest it anew" in caplog.text
-    assert (old / "CURRENT").exists()
 
 
 async def test_one_store_per_folder(reopened, tmp_path: Path) -> None:

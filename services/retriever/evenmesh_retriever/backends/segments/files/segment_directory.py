@@ -181,8 +181,6 @@ def collections(root: Path) -> Iterator[tuple[str, str]]:
         OSError: the folder cannot be read.
     """
     for tenant in sorted(path for path in root.iterdir() if not path.name.startswith(".") and path.is_dir()):
-        if (tenant / POINTER).exists():
-            continue  # of evenmesh 0.1
         for path in sorted(tenant.iterdir()):
             if not path.name.startswith(".") and path.is_dir():
                 yield tenant.name, path.name

@@ -25,7 +25,7 @@ from evenmesh_retriever.backends.segments.files.manifest import (
 from evenmesh_retriever.backends.segments.files.segment import Segment, View
 from evenmesh_retriever.backends.segments.files.segment_directory import POINTER, SegmentDirectory
 
-_BUILD, _NEW, _OLD = ".build-", ".new-", ".old-"
+_BUILD, _OLD = ".build-", ".old-"
 _PARTIAL: Final = ".partial-"
 """Begins the name of the folder of vectors that are being made, in the segment's."""
 
@@ -193,13 +193,5 @@ def bury(folder: Path, lease: WriterLease) -> Path:
 
 
 def left_over(root: Path) -> list[Path]:
-    """Return the collections whose creation or removal was cut short; name what is too old to be served."""
-    found = []
-    for tenant in sorted(path for path in root.iterdir() if not path.name.startswith(".") and path.is_dir()):
-        if (tenant / POINTER).exists():
-            _log.warning(
-                "%s is a collection in the format of evenmesh 0.1 and is not served: ingest it anew", tenant
-            )
-            continue
-        found += [path for path in sorted(tenant.iterdir()) if path.name.startswith((_NEW, _OLD))]
-    return found
+    """Return the collections whose removal was cut short."""
+    return sorted(root.glob(f"[!.]*/{_OLD}*"))
