@@ -15,6 +15,7 @@ MOST_SLOPE: Final = 100.0
 _SUREST: Final = 1e-6
 """How far from 1 a probability is at least taken to be: rounding may make it 1, of infinite log-odds."""
 _STEPS: Final = 50
+_BINS: Final = 10
 _RIDGE: Final = 1e-3
 """Pulls a fit to questions that all went alike towards a finite slope."""
 
@@ -114,10 +115,8 @@ def fit(values: Sequence[float], right: Sequence[bool]) -> Sigmoid:
     return Sigmoid(round(float(weights[0]), 4), round(float(weights[1]), 4))
 
 
-def expected_calibration_error(
-    confidences: Sequence[float], right: Sequence[bool], *, bins: int = 10
-) -> float:
-    """Return the mean difference of confidence and accuracy over bins of equal width (Naeini et al., 2015).
+def expected_calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> float:
+    """Return the mean gap of confidence and accuracy over ten bins of equal width (Naeini et al., 2015).
 
     Raises:
         ValueError: there are no answers.
@@ -125,6 +124,6 @@ def expected_calibration_error(
     if not confidences:
         raise ValueError("there are no answers to compare")
     given, hits = np.asarray(confidences, dtype=np.float64), np.asarray(right, dtype=np.float64)
-    bin_of = np.minimum((given * bins).astype(np.int64), bins - 1)
-    gaps = np.bincount(bin_of, weights=given - hits, minlength=bins)
+    bin_of = np.minimum((given * _BINS).astype(np.int64), _BINS - 1)
+    gaps = np.bincount(bin_of, weights=given - hits, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(given))

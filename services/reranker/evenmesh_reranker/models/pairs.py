@@ -5,8 +5,7 @@ A reranker without a model imports this module too, so torch is imported where a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenmesh_kit.compute.lengths import CPU_ROWS, by_length
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_CHARACTERS = 32
 """Characters that are read for each token of the longest pair; what is behind them would be cut anyway."""
+_BATCH_TOKENS = 4096
+"""Most padded tokens of a batch of :func:`probabilities`."""
 
 
 def passage_text(title: str, text: str) -> str:
@@ -79,29 +80,17 @@ def padded(tokenizer: Any, batch: Sequence[Row]) -> dict[str, Tensor]:
     return features if batch[0].types is None else {**features, "token_type_ids": types}
 
 
-def probabilities(
-    model: LoadedModel,
-    rows: Sequence[Row],
-    adapters: Sequence[Adapter | None],
-    *,
-    batch_tokens: int = 4096,
-    batch_size: int | None = CPU_ROWS,
-    around: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
-) -> list[float]:
+def probabilities(model: LoadedModel, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
     """Return the score of each row, [0, 1], computed in batches of rows of similar length.
 
     Args:
         model: the model.
         rows: pairs, in any order.
         adapters: one for each row; None for none.
-        batch_tokens: most padded tokens of a batch.
-        batch_size: most rows of a batch; None: any number.
-        around: makes a context that each batch is computed in, from its number of rows.
     """
     values = [0.0] * len(rows)
-    for batch in by_length([len(row.ids) for row in rows], batch_tokens, size=batch_size):
-        with around(len(batch)):
-            found = model.probabilities([rows[at] for at in batch], [adapters[at] for at in batch])
+    for batch in by_length([len(row.ids) for row in rows], _BATCH_TOKENS, size=CPU_ROWS):
+        found = model.probabilities([rows[at] for at in batch], [adapters[at] for at in batch])
         for at, value in zip(batch, found, strict=True):
             values[at] = value
     return values

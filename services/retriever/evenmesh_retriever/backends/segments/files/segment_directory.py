@@ -20,7 +20,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -119,15 +118,12 @@ class SegmentDirectory:
                 yield view.dense.folder / name, entry.sha256, entry.bytes
 
     def newest_sound(
-        self,
-        check: Callable[[VersionManifest, Sequence[View]], None],
-        known: Mapping[str, View] = MappingProxyType({}),
+        self, check: Callable[[VersionManifest, Sequence[View]], None]
     ) -> tuple[VersionManifest, list[View], str]:
         """Return the version to serve: the one the pointer names, or, if that is corrupt, the one before.
 
         Args:
             check: raises Corrupt if something of a version is not as it was written.
-            known: views that are open already, by the name of their segment.
 
         Returns:
             The version, its views, and what is wrong; empty if nothing is. Everything is logged by name.
@@ -144,7 +140,7 @@ class SegmentDirectory:
             _log.error("collection %s: %s", name, first)
         else:
             candidates = [pointed] + [one for one in candidates if one.generation < pointed.generation]
-        opened = dict(known)
+        opened: dict[str, View] = {}
         for version in candidates:
             try:
                 manifest = self.manifest(version)
