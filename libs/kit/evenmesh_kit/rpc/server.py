@@ -12,10 +12,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import grpc
@@ -128,7 +127,7 @@ class MeshServer:
         self._end_by = math.inf
         self._hurry = asyncio.Event()
         self._port = 0
-        self._port_file: os.stat_result | None = None
+        self._port_file = contextlib.ExitStack()
         largest = min(
             settings.max_message_bytes,
             max(
@@ -226,13 +225,12 @@ class MeshServer:
             await self._set_health(_NOT_SERVING)
             await self._health.set("live", _SERVING)  # for a supervisor that restarts hanging processes
             await self._server.start()
-            if self._settings.port_file is not None:
-                self._write_port_file(self._settings.port_file)
+            self._port_file.enter_context(port_file(self._settings, self.address))
             if not shared:
                 await self._lifecycle.start()
         except BaseException:
             await self._server.stop(0)
-            self._remove_port_file()
+            self._port_file.close()
             if shared:
                 await self._lifecycle.stop()
             raise
@@ -280,7 +278,7 @@ class MeshServer:
         await asyncio.wait((stopping,), timeout=self._left_s() + 2 * _LAST_BYTES_S)
         if self._started:
             self._started = False
-            self._remove_port_file()
+            self._port_file.close()
             await self._lifecycle.stop()
             if self._rates is not None:
                 await self._rates.close()
@@ -317,43 +315,19 @@ class MeshServer:
             await self._health.set(name, status)
 
     def _bind(self) -> None:
-        host, port = self._settings.host, self._settings.port
+        shared = self._settings.share_port
         try:
-            _probe(host, port, shared=self._settings.share_port)
-            self._port = port
+            # For the reason, which gRPC does not give when binding fails.
+            with bound_socket(self._settings) as probe:
+                if not shared:  # a listening probe would receive callers of the other process
+                    probe.listen(1)
+            self._port = self._settings.port
             if self._security.credentials is None:
                 self._port = self._server.add_insecure_port(self.address)
             else:
                 self._port = self._server.add_secure_port(self.address, self._security.credentials)
         except (OSError, RuntimeError) as error:
-            port_variable, host_variable = (variable(self._settings, field) for field in ("port", "host"))
-            match getattr(error, "errno", None):
-                case errno.EADDRINUSE | None:
-                    why = f"port {port} is taken on {host}: stop what listens there or set {port_variable}"
-                case errno.EACCES:
-                    why = f"port {port} needs more rights than this user has: set {port_variable}"
-                case _:
-                    why = f"cannot listen on {host}: {getattr(error, 'strerror', error)}: set {host_variable}"
-            raise ServerStartError(why) from None
-
-    def _write_port_file(self, path: Path) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f"{path.name}.{os.getpid()}")
-            beside.write_text(self.address)
-            self._port_file = beside.stat()
-            beside.replace(path)
-        except OSError as error:
-            name = variable(self._settings, "port_file")
-            raise ServerStartError(f"cannot write {path}: {error.strerror}: set {name}") from None
-
-    def _remove_port_file(self) -> None:
-        path, written = self._settings.port_file, self._port_file
-        if path is not None and written is not None:
-            # Keep the file of a successor, which has the same content if the port is shared.
-            with contextlib.suppress(OSError):
-                if os.path.samestat(path.stat(), written):
-                    path.unlink()
+            raise cannot_listen(self._settings, error) from None
 
 
 def _by_name(service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
@@ -408,18 +382,107 @@ def _metering(
     return (Metering(file.content, telemetry.meter, built_in=unstated, rates=rates),)
 
 
-def _probe(host: str, port: int, *, shared: bool) -> None:
-    """Bind and release the port, for the reason that gRPC does not give when binding fails."""
+def bound_socket(settings: ServiceSettings) -> socket.socket:
+    """Return a socket that is bound to the address of the settings and does not listen yet.
+
+    Raises:
+        OSError: it cannot be bound, see :func:`cannot_listen`.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        probe.bind(address)
-        if not shared:  # a listening probe would receive callers of the other process
-            probe.listen(1)
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.share_port:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        found.bind(address)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def cannot_listen(settings: ServiceSettings, error: Exception) -> ServerStartError:
+    """Return what to do about an address that cannot be bound."""
+    host, port = settings.host, settings.port
+    match getattr(error, "errno", None):
+        case errno.EADDRINUSE | None:
+            why = (
+                f"port {port} is taken on {host}: stop what listens there or set {variable(settings, 'port')}"
+            )
+        case errno.EACCES:
+            why = f"port {port} needs more rights than this user has: set {variable(settings, 'port')}"
+        case _:
+            said = getattr(error, "strerror", error)
+            why = f"cannot listen on {host}: {said}: set {variable(settings, 'host')}"
+    return ServerStartError(why)
+
+
+@contextlib.contextmanager
+def port_file(settings: ServiceSettings, address: str) -> Iterator[None]:
+    """Have the address in the port file of the settings, if they name one, while a block runs.
+
+    Raises:
+        ServerStartError: the file cannot be written.
+    """
+    path = settings.port_file
+    if path is None:
+        yield
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        beside.write_text(address)
+        written = beside.stat()
+        beside.replace(path)
+    except OSError as error:
+        name = variable(settings, "port_file")
+        raise ServerStartError(f"cannot write {path}: {error.strerror}: set {name}") from None
+    try:
+        yield
+    finally:
+        # Keep the file of a successor, which has the same content if the port is shared.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(path.stat(), written):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def asked_to_end(settings: ServiceSettings, hurry: Callable[[], object]) -> Iterator[asyncio.Task[None]]:
+    """Yield a task that is done at SIGTERM or SIGINT, or, if the settings say so, when the parent ends.
+
+    Args:
+        settings: say whether the parent counts.
+        hurry: called at a signal after that.
+    """
+    ending = asyncio.Event()
+
+    def on_signal() -> None:
+        if ending.is_set():
+            hurry()
+        ending.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(ending.wait())]
+    if settings.exit_with_parent:
+        parent.stop_with_parent()
+        waits.append(asyncio.create_task(parent.wait_until_gone(settings.parent_pid or os.getppid())))
+
+    async def first() -> None:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        ending.set()
+
+    asked = asyncio.create_task(first())
+    try:
+        yield asked
+    finally:
+        for task in (asked, *waits):
+            task.cancel()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
 
 
 def run_service(name: str, settings_type: type[S], make: Callable[[S, Telemetry], Service]) -> int:
@@ -458,49 +521,38 @@ async def serve(
     Raises:
         ServerStartError: it cannot start; one line that says what to do.
     """
-    ending = asyncio.Event()
     hurry = asyncio.Event()
-
-    def on_signal() -> None:
-        (hurry if ending.is_set() else ending).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    waits: list[asyncio.Task[Any]] = [asyncio.create_task(ending.wait())]
-    if settings.exit_with_parent:
-        parent.stop_with_parent()
-        waits.append(asyncio.create_task(parent.wait_until_gone(settings.parent_pid or os.getppid())))
-    server = MeshServer(name, settings, registrations, lifecycle, telemetry=telemetry, readiness=readiness)
-    # What a start imports and loads stays: looking for cycles in it takes a fifth of the time, now and later.
-    gc.disable()
-    starting = asyncio.create_task(server.start())
-    giving_back: asyncio.Task[None] | None = None
-    try:
-        await asyncio.wait((starting, *waits), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            gc.freeze()
+    with asked_to_end(settings, hurry.set) as asked:
+        server = MeshServer(
+            name, settings, registrations, lifecycle, telemetry=telemetry, readiness=readiness
+        )
+        # What a start imports and loads stays: looking for cycles in it takes a fifth of the time, now and
+        # later.
+        gc.disable()
+        starting = asyncio.create_task(server.start())
+        giving_back: asyncio.Task[None] | None = None
+        try:
+            await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                gc.freeze()
+                gc.enable()
+                giving_back = asyncio.create_task(_give_back_memory(server))
+                await asked
+            else:
+                starting.cancel()
+                await asyncio.wait((starting,))
+        finally:
             gc.enable()
-            giving_back = asyncio.create_task(_give_back_memory(server))
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        else:
-            starting.cancel()
-            await asyncio.wait((starting,))
-        ending.set()
-    finally:
-        gc.enable()
-        draining = asyncio.create_task(server.stop())
-        hurried = asyncio.create_task(hurry.wait())
-        await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            await server.stop(0)
-        await draining
-        for task in (*waits, hurried, *((giving_back,) if giving_back else ())):
-            task.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        telemetry.shutdown()
+            draining = asyncio.create_task(server.stop())
+            hurried = asyncio.create_task(hurry.wait())
+            await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                await server.stop(0)
+            await draining
+            for task in (hurried, *((giving_back,) if giving_back else ())):
+                task.cancel()
+            telemetry.shutdown()
 
 
 async def _give_back_memory(server: MeshServer) -> None:

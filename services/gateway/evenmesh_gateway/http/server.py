@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
-import os
-import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import h11
 import uvicorn
@@ -22,9 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from evenmesh.wire.certificates import CertificateError, Certificates, Material
 from evenmesh.wire.security import SYSTEM
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_kit.rpc import parent_process as parent
-from evenmesh_kit.rpc.server import ServerStartError
-from evenmesh_kit.settings import variable
+from evenmesh_kit.rpc.server import ServerStartError, asked_to_end, bound_socket, cannot_listen, port_file
 
 _KEEP_ALIVE_S: Final = 75
 """Longest rest of a connection between two requests; above the 60 s of common proxies. Seconds."""
@@ -135,12 +130,12 @@ class HttpServer:
         Raises:
             ServerStartError: the address cannot be bound or the port file not be written.
         """
-        listener = _bound(self._settings)
+        listener = _listener(self._settings)
         self.address = _address(listener)
         self._running = asyncio.create_task(self._server.serve([listener]))
         self._renewing = asyncio.create_task(_renew(self._config.ssl, self._settings, self._certificates))
         await self._server.begun.wait()
-        self._stack.enter_context(_port_file(self._settings, self.address))
+        self._stack.enter_context(port_file(self._settings, self.address))
         security = "TLS" if self._config.is_ssl else "plain text"
         _log.info("serving", extra={"address": self.address, "security": security})
 
@@ -167,31 +162,13 @@ async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains) -> None
         ServerStartError: it cannot start; one line that says what to do.
     """
     server = HttpServer(app, settings)
-    loop = asyncio.get_running_loop()
-    ending = asyncio.Event()
-
-    def on_signal() -> None:
-        if ending.is_set():
-            server.hurry()
-        ending.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    waits: list[asyncio.Task[Any]] = [asyncio.create_task(ending.wait())]
-    if settings.exit_with_parent:
-        parent.stop_with_parent()
-        waits.append(asyncio.create_task(parent.wait_until_gone(settings.parent_pid or os.getppid())))
-    try:
-        await server.start()
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        ending.set()
-        drains.drain()
-    finally:
-        await server.stop()
-        for task in waits:
-            task.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+    with asked_to_end(settings, server.hurry) as asked:
+        try:
+            await server.start()
+            await asked
+            drains.drain()
+        finally:
+            await server.stop()
     _log.info("stopped")
 
 
@@ -222,60 +199,16 @@ def _certificates(settings: GatewaySettings) -> Certificates | None:
         raise ServerStartError(f"EVENMESH_TLS_CERT, _KEY, _CA: {error}") from None
 
 
-def _bound(settings: GatewaySettings) -> socket.socket:
+def _listener(settings: GatewaySettings) -> socket.socket:
     """Return the socket to listen on."""
-    host, port = settings.host, settings.port
-    port_variable, host_variable = variable(settings, "port"), variable(settings, "host")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        found = bound_socket(settings)
+        found.listen(settings.max_connections)
     except OSError as error:
-        raise ServerStartError(f"cannot listen on {host}: {error.strerror}: set {host_variable}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if settings.share_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(address)
-        listener.listen(settings.max_connections)
-    except OSError as error:
-        listener.close()
-        match error.errno:
-            case errno.EADDRINUSE:
-                why = f"port {port} is taken on {host}: stop what listens there or set {port_variable}"
-            case errno.EACCES:
-                why = f"port {port} needs more rights than this user has: set {port_variable}"
-            case _:
-                why = f"cannot listen on {host}: {error.strerror}: set {host_variable}"
-        raise ServerStartError(why) from None
-    return listener
+        raise cannot_listen(settings, error) from None
+    return found
 
 
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@contextlib.contextmanager
-def _port_file(settings: GatewaySettings, address: str) -> Iterator[None]:
-    """Have the address in the port file while a block runs."""
-    path = settings.port_file
-    if path is None:
-        yield
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        beside.write_text(address)
-        written = beside.stat()
-        beside.replace(path)
-    except OSError as error:
-        name = variable(settings, "port_file")
-        raise ServerStartError(f"cannot write {path}: {error.strerror}: set {name}") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # a successor's file stays
-            if os.path.samestat(path.stat(), written):
-                path.unlink()
