@@ -1,4 +1,4 @@
-"""The contract of ``evenmesh_evaluator.ports.ObservationStore``, run against every database there is here."""
+"""The contract of ``evenmesh_evaluator.backends.sql.SqlObservationStore``, run against every database there is here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ from evenmesh_evaluator.domain import (
     Window,
 )
 from evenmesh_evaluator.observations.scores import measure
-from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.reports.aggregate import Aggregate
 from evenmesh_evaluator.reports.moments import Moments
 from evenmesh_evaluator.reports.summary import report as report_of
@@ -138,7 +137,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def store(url: URL, clock: Clock) -> AsyncIterator[ObservationStore]:
+async def store(url: URL, clock: Clock) -> AsyncIterator[SqlObservationStore]:
     """An open store."""
     store = SqlObservationStore(url, clock=clock)
     await store.open()
@@ -168,7 +167,7 @@ def _measured(*observations: Observation) -> list[tuple[Observation, Measurement
 
 
 async def _report(
-    store: ObservationStore,
+    store: SqlObservationStore,
     scope: Scope = "run",
     window: Window = Window.ALL,
     *,
@@ -180,7 +179,7 @@ async def _report(
     return report_of(scope, window, totals, max_names=max_names)
 
 
-async def test_an_id_is_new_once(store: ObservationStore) -> None:
+async def test_an_id_is_new_once(store: SqlObservationStore) -> None:
     first = await store.append(_measured(_observation("1"), _observation("2"), _observation("1")))
     again = await store.append(_measured(_observation("2"), _observation("3")))
     assert list(first) == [True, True, False]
@@ -188,7 +187,7 @@ async def test_an_id_is_new_once(store: ObservationStore) -> None:
     assert (await _report(store)).num_observations == 3
 
 
-async def test_a_second_observation_of_an_id_changes_nothing(store: ObservationStore) -> None:
+async def test_a_second_observation_of_an_id_changes_nothing(store: SqlObservationStore) -> None:
     await store.append(_measured(_observation("1")))
     before = await _report(store)
     other = _observation("1", shown=np.array([[1, 2]]), observed_at_us=9, degradations=((Stage.RERANK, "X"),))
@@ -198,7 +197,7 @@ async def test_a_second_observation_of_an_id_changes_nothing(store: ObservationS
     assert await store.totals(DEFAULT_TENANT, "other", Window.ALL) is None
 
 
-async def test_tenants_have_nothing_to_do_with_each_other(store: ObservationStore) -> None:
+async def test_tenants_have_nothing_to_do_with_each_other(store: SqlObservationStore) -> None:
     talk = _conversation("talk", 0.5)
     mine = _observation("1", conversation=talk)
     theirs = [
@@ -240,7 +239,7 @@ async def test_concurrent_appends_store_each_id_once(url: URL, clock: Clock) -> 
     await other.open()
 
     async def write(writer: int) -> int:
-        target: ObservationStore = store if writer % 2 else other
+        target: SqlObservationStore = store if writer % 2 else other
         new = 0
         for start in range(0, 40, 5):
             ids = [(7 * writer + start + step) % 40 for step in range(5)]
@@ -259,7 +258,7 @@ async def test_concurrent_appends_store_each_id_once(url: URL, clock: Clock) -> 
 
 
 async def test_aggregates_add_up_and_survive_a_restart(
-    url: URL, store: ObservationStore, clock: Clock
+    url: URL, store: SqlObservationStore, clock: Clock
 ) -> None:
     # Useful: a. Observation i shows (a, b) or (b, c) by turns, in batches of different sizes.
     contexts = [[[0, 1]], [[1, 2]]]
@@ -305,7 +304,7 @@ async def test_aggregates_add_up_and_survive_a_restart(
     assert list(report.degradations) == [(Stage.RERANK, "BUDGET_EXCEEDED", 9)]
 
 
-async def test_providers_are_summed_with_their_targets(store: ObservationStore) -> None:
+async def test_providers_are_summed_with_their_targets(store: SqlObservationStore) -> None:
     # Twice contexts {a, b}, {a, c}: ε = (1, 1/2, 1/2). Labelled once: ε* = (1, 1/2, 1/2) of (P, Q, unknown).
     await store.append(
         _measured(_observation("1"), _observation("2", labels=Labels()), _observation("3", labels=Labels()))
@@ -320,7 +319,7 @@ async def test_providers_are_summed_with_their_targets(store: ObservationStore) 
 
 
 async def test_a_report_holds_no_connection_while_it_sums(
-    store: ObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: SqlObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.append(_measured(_observation("1"), _observation("2")))
     pool: Any = cast(Any, store)._database._reader.sync_engine.pool
@@ -340,7 +339,7 @@ async def test_a_report_holds_no_connection_while_it_sums(
     assert held == [0] * len(held) != []
 
 
-async def test_without_labels_no_provider_has_a_target(store: ObservationStore) -> None:
+async def test_without_labels_no_provider_has_a_target(store: SqlObservationStore) -> None:
     await store.append(_measured(_observation("1", labels=Labels())))
     assert [share.target for share in (await _report(store)).providers] == [None, None]
 
@@ -355,7 +354,7 @@ def _shown_on(id_: str, day: int, **changes: Any) -> Observation:
     return _observation(id_, **(given | changes))
 
 
-async def test_days_of_providers_add_up_by_configuration(url: URL, store: ObservationStore) -> None:
+async def test_days_of_providers_add_up_by_configuration(url: URL, store: SqlObservationStore) -> None:
     other = Configuration("zoo")
     cited = (SampledAnswer("Rhine", (0,), (0, 2)),)
     await store.append(_measured(_shown_on("1", DAY), _shown_on("2", DAY, answers=cited)))
@@ -379,7 +378,7 @@ async def test_days_of_providers_add_up_by_configuration(url: URL, store: Observ
 
 
 async def test_a_balance_fades_counts_every_configuration_and_can_be_forgotten(
-    store: ObservationStore, clock: Clock
+    store: SqlObservationStore, clock: Clock
 ) -> None:
     zoo, other = Configuration("zoo"), Configuration("zoo", alpha=2.0)
     await store.append(
@@ -433,7 +432,7 @@ async def test_days_of_providers_are_kept_for_as_long_as_is_set(url: URL, clock:
         await none.close()
 
 
-async def test_the_most_exposed_providers_come_first_and_few(store: ObservationStore) -> None:
+async def test_the_most_exposed_providers_come_first_and_few(store: SqlObservationStore) -> None:
     names = ["", *(f"p{i}" for i in range(120))]
     exposed = Exposed(names, np.array([70.0, *(float(i % 50) for i in range(120))]), None)
     measurement = Measurement(dict.fromkeys(MEASURED), 1, 1, None, exposed, exposed)
@@ -444,7 +443,7 @@ async def test_the_most_exposed_providers_come_first_and_few(store: ObservationS
     assert [share.name for share in report.passages] == ["p49", "p99", "p48"]
 
 
-async def test_runs_are_listed_newest_first_in_stable_pages(store: ObservationStore) -> None:
+async def test_runs_are_listed_newest_first_in_stable_pages(store: SqlObservationStore) -> None:
     for i in range(5):
         await store.append(_measured(_observation(str(i), run_id=f"run-{i}")))
     page = await store.runs(DEFAULT_TENANT, before=None, limit=2)
@@ -456,7 +455,7 @@ async def test_runs_are_listed_newest_first_in_stable_pages(store: ObservationSt
     assert (await store.runs(DEFAULT_TENANT, before=None, limit=1))[0].scope == "run-9"
 
 
-async def test_numbers_of_runs_tell_nothing_of_other_tenants(store: ObservationStore) -> None:
+async def test_numbers_of_runs_tell_nothing_of_other_tenants(store: SqlObservationStore) -> None:
     for i in range(3):
         for tenant in ("acme", "b"):
             await store.append(_measured(replace(_observation(str(i), run_id=f"run-{i}"), tenant=tenant)))
@@ -582,19 +581,19 @@ async def _rows(url: URL, query: str) -> dict[str, tuple[int, ...]]:
         await engine.dispose()
 
 
-async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
+async def test_many_runs_in_one_batch(store: SqlObservationStore) -> None:
     observations = [_observation(str(i), run_id=f"run-{i % 500}") for i in range(1000)]
     assert all(await store.append(_measured(*observations)))
     assert (await _report(store, "run-499")).num_observations == 2
 
 
-async def test_an_unknown_run_has_no_report(store: ObservationStore) -> None:
+async def test_an_unknown_run_has_no_report(store: SqlObservationStore) -> None:
     assert await store.totals(DEFAULT_TENANT, "nothing", Window.ALL) is None
     assert await store.totals(DEFAULT_TENANT, Configuration(), Window.ALL) is None
     assert list(await store.measurements(DEFAULT_TENANT, "nothing", after=-1, limit=1)) == []
 
 
-async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) -> None:
+async def test_a_batch_is_stored_whole_or_not_at_all(store: SqlObservationStore) -> None:
     good, bad = _observation("1"), _observation("2")
     # No database takes a run without a name; the batch must leave no trace.
     impossible: Sequence[Any] = [(good, measure(good)), (_observation("2", run_id=None), measure(bad))]
@@ -616,7 +615,7 @@ def _answered(id_: str, utility: float, *, run_id: str = "run", **changes: Any) 
 
 
 async def test_windows_move_with_the_clock_and_all_never_changes(
-    url: URL, store: ObservationStore, clock: Clock
+    url: URL, store: SqlObservationStore, clock: Clock
 ) -> None:
     ages = [0, 1, 59, 60, 64, 65, 66, 120, 12 * 60 - 1, 12 * 60, 23 * 60, 24 * 60, 25 * 60, 40 * 60, 400 * 60]
     observations = [
@@ -656,7 +655,7 @@ async def test_windows_move_with_the_clock_and_all_never_changes(
         assert now.stages[Stage.RETRIEVE].high == pytest.approx(everything.stages[Stage.RETRIEVE].high)
 
 
-async def test_what_claims_to_come_from_the_future_counts_as_now(store: ObservationStore) -> None:
+async def test_what_claims_to_come_from_the_future_counts_as_now(store: SqlObservationStore) -> None:
     await store.append(_measured(_observation("1", observed_at_us=NOON_US + 10 * HOUR_US)))
     report = await _report(store, window=Window.HOUR)
     assert (report.num_observations, report.updated_at_us) == (1, NOON_US + 10 * HOUR_US)
@@ -736,7 +735,7 @@ async def test_order_batches_and_restarts_do_not_matter(
         assert ours == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
-async def test_a_configuration_is_reported_over_all_runs(store: ObservationStore) -> None:
+async def test_a_configuration_is_reported_over_all_runs(store: SqlObservationStore) -> None:
     low, high = (Configuration("c", "bm25", "none", "t5", alpha) for alpha in (1.0, 8.0))
     await store.append(
         _measured(
@@ -758,7 +757,7 @@ async def test_a_configuration_is_reported_over_all_runs(store: ObservationStore
     )
 
 
-async def test_a_target_tells_configurations_apart(store: ObservationStore) -> None:
+async def test_a_target_tells_configurations_apart(store: SqlObservationStore) -> None:
     plain = Configuration("c", "bm25", "none", "t5")
     wanted = Configuration("c", "bm25", "none", "t5", None, "disparity 0.3")
     await store.append(
@@ -775,14 +774,14 @@ async def test_a_target_tells_configurations_apart(store: ObservationStore) -> N
     assert [one.configuration for one in page] == [plain, wanted, wanted]
 
 
-async def test_names_that_could_be_confused_are_not(store: ObservationStore) -> None:
+async def test_names_that_could_be_confused_are_not(store: SqlObservationStore) -> None:
     first, second = Configuration('a","b', ""), Configuration("a", "b")
     await store.append(_measured(_observation("1", configuration=first, run_id='["a"]')))
     assert await store.totals(DEFAULT_TENANT, second, Window.ALL) is None
     assert (await store.configurations(DEFAULT_TENANT, before=None, limit=1))[0].scope == first
 
 
-async def test_u_max_is_over_runs_and_may_rise(store: ObservationStore) -> None:
+async def test_u_max_is_over_runs_and_may_rise(store: SqlObservationStore) -> None:
     # Token F1 of "w1 w3" against "w1 w2" is 1/2.
     await store.append(
         _measured(_answered("1", 0.5, run_id="a"), _answered("2", 0.0, run_id="a", query_id="q-2"))
@@ -802,7 +801,7 @@ async def test_u_max_is_over_runs_and_may_rise(store: ObservationStore) -> None:
     assert [one.quantities.get(NORMALIZED) for one in page] == [0.5, None]
 
 
-async def test_measurements_come_in_the_order_of_storing(store: ObservationStore) -> None:
+async def test_measurements_come_in_the_order_of_storing(store: SqlObservationStore) -> None:
     for batch in ((3, 1), (5, 2, 4)):
         of_run = [
             _observation(str(i), observed_at_us=i, configuration=Configuration("c", alpha=2.0)) for i in batch
@@ -819,7 +818,7 @@ async def test_measurements_come_in_the_order_of_storing(store: ObservationStore
 
 
 async def test_an_observation_is_read_as_it_was_stored_and_by_its_tenant_alone(
-    store: ObservationStore,
+    store: SqlObservationStore,
 ) -> None:
     await store.append(_measured(replace(_observation("a"), payload=b"as it came")))
     assert await store.observation(DEFAULT_TENANT, "a") == b"as it came"
@@ -836,7 +835,9 @@ def _conversation(id_: str, gain: float) -> ObservedConversation:
     return ObservedConversation(id_, judged)
 
 
-async def test_a_conversation_counts_as_it_was_last_observed(store: ObservationStore, clock: Clock) -> None:
+async def test_a_conversation_counts_as_it_was_last_observed(
+    store: SqlObservationStore, clock: Clock
+) -> None:
     def turn(id_: str, conversation: str, gain: float, at_us: int, **changes: Any) -> Observation:
         return _observation(
             id_, conversation=_conversation(conversation, gain), observed_at_us=at_us, **changes

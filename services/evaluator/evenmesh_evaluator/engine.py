@@ -10,6 +10,7 @@ import grpc
 
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import MeshError, NotFound
+from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import (
     Measurement,
     Observation,
@@ -19,7 +20,6 @@ from evenmesh_evaluator.domain import (
     StoredMeasurement,
     Window,
 )
-from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.reports.summary import report
 from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_kit.compute.tenant_places import TenantPlaces
@@ -45,7 +45,7 @@ class Evaluator:
         commit_size: most observations in one transaction, [1, inf).
     """
 
-    def __init__(self, store: ObservationStore, *, commit_size: int) -> None:
+    def __init__(self, store: SqlObservationStore, *, commit_size: int) -> None:
         self._store = store
         self._commits: MicroBatcher[tuple[Observation, Measurement], bool | None] = MicroBatcher(
             store.append, max_size=commit_size, max_delay_s=0.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.engine import Evaluator
 from evenmesh_evaluator.measures.servicer import MeasuresServicer
 from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.servicer import ObservationsServicer
-from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.reports.servicer import ReportsServicer
 from evenmesh_evaluator.statements.servicer import StatementsServicer
 from evenmesh_evaluator.statements.signing import Signer
@@ -43,7 +43,7 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer,
         similarities: Similarities,
         admission: Admission,
         window: int,
-        store: ObservationStore,
+        store: SqlObservationStore,
         signer: Signer | None = None,
         privacy: Privacy | None = None,
         metrics: EvaluatorMetrics | None = None,

@@ -1,1 +1,1 @@
-"""Observation stores behind ``evenmesh_evaluator.ports.ObservationStore``."""
+"""Keep observations in a SQL database."""

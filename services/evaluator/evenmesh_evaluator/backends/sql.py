@@ -84,7 +84,12 @@ class _Changes:
 
 
 class SqlObservationStore:
-    """An :class:`evenmesh_evaluator.ports.ObservationStore` in a SQL database.
+    """Stores observations, and the running aggregates of every run and configuration of a tenant.
+
+    Tenants are isolated: no observation of one changes or reveals anything to another.
+
+    Every method raises ``evenmesh.wire.errors.Unavailable`` when the store cannot work now, with a reason:
+    ``STORE_FULL``, ``STORE_READ_ONLY``, ``STORE_LOCKED``, ``STORE_VERSION`` or ``STORE_UNAVAILABLE``.
 
     Several evaluators may share one database. Ids are made idempotent by a unique key. Writing transactions
     run one after the other, see :class:`evenmesh_kit.storage.sql.SqlDatabase`: so what one reads and then
@@ -125,7 +130,7 @@ class SqlObservationStore:
         self._compacted: set[int] = set()
 
     async def open(self) -> None:
-        """See the port."""
+        """Make the store ready, creating it where it does not exist."""
         await self._database.open()
         try:
             async with self._database.read() as connection:
@@ -146,11 +151,16 @@ class SqlObservationStore:
             await connection.run_sync(sql_version_1.drop)
 
     async def close(self) -> None:
-        """See the port."""
+        """Close the store; call nothing else afterwards."""
         await self._database.close()
 
     async def append(self, batch: Sequence[_Item]) -> Sequence[bool | None]:
-        """See the port.
+        """Store a batch in one transaction, all of it or nothing; it is durable when this returns.
+
+        Returns for each observation whether it is new; None for one that is more than its tenant may keep,
+        which is not stored. One whose id was stored before, or comes earlier in the batch, changes nothing
+        and is not new. The same transaction updates the aggregates, at a cost that does not depend on the
+        number of earlier observations.
 
         What a tenant keeps is known when the batch has been counted. A batch that is more than a tenant may
         keep is undone, and stored again in part. From then on the tenant's usage is read first.
@@ -193,7 +203,10 @@ class SqlObservationStore:
         return stored
 
     async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
-        """See the port."""
+        """Return the totals of a tenant's run or configuration in a window; None if nothing was ever stored.
+
+        Of a conversation only the latest observation counts, in whichever batch it came.
+        """
         now_us = self._clock()
         tenant, kind, key = _scope_key(tenant, scope)
         async with self._database.read() as connection:
@@ -219,24 +232,30 @@ class SqlObservationStore:
         return Totals(whole, peaks, conversations)
 
     async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
-        """See the port."""
+        """Return up to ``limit`` runs of a tenant, newest first, with a sequence below ``before``."""
         return await self._scopes(tenant, _Kind.RUN, before, limit)
 
     async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
-        """See the port."""
+        """Return up to ``limit`` configurations of a tenant, as :meth:`runs` does."""
         return await self._scopes(tenant, _Kind.CONFIGURATION, before, limit)
 
     async def provider_days(
         self, tenant: str, provider: str, *, first_day: int, last_day: int
     ) -> Sequence[ProviderDay]:
-        """See the port."""
+        """Return what each configuration of a tenant showed of a provider on each day of a window.
+
+        Days are UTC, counted from 1970-01-01. They come by configuration, the oldest first, then by day.
+        """
         async with self._database.read() as connection:
             return await sql_providers.days(connection, tenant, provider, first_day, last_day)
 
     async def balance(
         self, tenant: str, collection: str, *, half_life_days: float, limit: int
     ) -> Sequence[ProviderBalance]:
-        """See the port."""
+        """Return what the providers of a collection are owed, those furthest from their target first.
+
+        Every configuration counts; a day's asks count half after ``half_life_days``.
+        """
         today = self._clock() / sql_providers.DAY_US
         async with self._database.read() as connection:
             return await sql_providers.balance(
@@ -244,12 +263,12 @@ class SqlObservationStore:
             )
 
     async def reset_balance(self, tenant: str, collection: str) -> int:
-        """See the port."""
+        """Forget what the providers of a collection are owed, and return how many they were."""
         async with self._database.write() as connection:
             return await sql_providers.reset(connection, tenant, collection)
 
     async def observation(self, tenant: str, observation_id: str) -> bytes | None:
-        """See the port."""
+        """Return the payload of a tenant's observation; None if there is none."""
         columns = OBSERVATIONS.c
         query = select(columns.payload).where(columns.tenant == tenant, columns.id == observation_id)
         async with self._database.read() as connection:
@@ -259,7 +278,10 @@ class SqlObservationStore:
     async def measurements(
         self, tenant: str, run_id: str, *, after: int, limit: int
     ) -> Sequence[StoredMeasurement]:
-        """See the port."""
+        """Return up to ``limit`` measurements of a run, in the order of storing, with a sequence > ``after``.
+
+        Normalised expected utility is relative to the current u_max.
+        """
         columns = OBSERVATIONS.c
         names = (*MEASURED, *CONVERSATION)
         same_query = and_(

@@ -12,7 +12,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import FailedPrecondition, InvalidField, NotFound
-from evenmesh_evaluator.ports import ObservationStore
+from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.statements import codec
 from evenmesh_evaluator.statements.recent import RecentStatements
 from evenmesh_evaluator.statements.signing import Signer
@@ -46,7 +46,7 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
 
     def __init__(
         self,
-        store: ObservationStore,
+        store: SqlObservationStore,
         *,
         pool: TenantPool,
         signer: Signer | None,
