@@ -29,7 +29,6 @@ from evenmesh_reranker.feedback.domain import (
     passage_keys,
     served_key,
 )
-from evenmesh_reranker.feedback.ports import FeedbackStore
 from evenmesh_reranker.feedback.quality import QualityRules
 from evenmesh_reranker.feedback.served import ServedRankings
 from evenmesh_reranker.feedback.training import SILENT_US, State, TrainingReport
@@ -78,21 +77,21 @@ async def database(url: URL) -> AsyncIterator[Database]:
     await database.close()
 
 
-Make = Callable[..., FeedbackStore]
+Make = Callable[..., SqlFeedbackStore]
 
 
 @pytest.fixture
 def make(database: Database, clock: Clock) -> Make:
     """Makes stores over the one database."""
 
-    def make(**options: Any) -> FeedbackStore:
+    def make(**options: Any) -> SqlFeedbackStore:
         return SqlFeedbackStore(database, clock=clock, **options)
 
     return make
 
 
 @pytest.fixture
-def store(make: Make) -> FeedbackStore:
+def store(make: Make) -> SqlFeedbackStore:
     return make()
 
 
@@ -101,18 +100,18 @@ def item(id_: str, usefulness: float = 1.0, *, agent: Agent = ANN, **fields: Any
     return Feedback(id=id_, usefulness=usefulness, agent=agent, **given)
 
 
-async def _ids(store: FeedbackStore, scope: Scope = ALL, **options: Any) -> list[str]:
+async def _ids(store: SqlFeedbackStore, scope: Scope = ALL, **options: Any) -> list[str]:
     return [one.feedback.id for one in await store.page(scope, **options)]
 
 
-async def test_all_of_an_item_is_kept(store: FeedbackStore, clock: Clock) -> None:
+async def test_all_of_an_item_is_kept(store: SqlFeedbackStore, clock: Clock) -> None:
     one = Feedback("1", "Wie weit?\n½", "p/1", ANN, 0.25, "v7", "bikes", ("p/0", "p/1", 'ü"'))
     assert await store.record([one]) == [STORED]
     (stored,) = await store.page(ALL)
     assert (stored.feedback, stored.flag, stored.recorded_at_us) == (one, Flag.NONE, clock.now_us)
 
 
-async def test_an_id_is_stored_once_and_never_changed(store: FeedbackStore) -> None:
+async def test_an_id_is_stored_once_and_never_changed(store: SqlFeedbackStore) -> None:
     first, second = item("1"), item("2", 0.5)
     assert await store.record([first, second, first]) == [STORED, STORED, DUPLICATE]
     others = [
@@ -134,7 +133,7 @@ async def test_an_id_is_stored_once_and_never_changed(store: FeedbackStore) -> N
     ]
 
 
-async def test_the_same_id_of_another_agent_is_another_item(store: FeedbackStore) -> None:
+async def test_the_same_id_of_another_agent_is_another_item(store: SqlFeedbackStore) -> None:
     assert await store.record([item("1"), item("1", 0.0, agent=BOB)]) == [STORED, STORED]
     assert [one.feedback.agent for one in await store.page(ALL)] == [ANN, BOB]
     assert await _ids(store, BOB) == ["1"]
@@ -142,7 +141,7 @@ async def test_the_same_id_of_another_agent_is_another_item(store: FeedbackStore
 
 
 async def test_writers_at_the_same_time_store_each_item_once(
-    url: URL, store: FeedbackStore, clock: Clock
+    url: URL, store: SqlFeedbackStore, clock: Clock
 ) -> None:
     # Two processes on one database, eight writers, all with the same items in different orders.
     second = Database(url, lock_timeout_s=30)
@@ -164,7 +163,7 @@ async def test_writers_at_the_same_time_store_each_item_once(
         await second.close()
 
 
-async def test_pages_go_on_where_the_last_ended(store: FeedbackStore, clock: Clock) -> None:
+async def test_pages_go_on_where_the_last_ended(store: SqlFeedbackStore, clock: Clock) -> None:
     for at in range(5):
         clock.now_us = NOON_US + at
         await store.record([item(str(at), agent=ANN if at % 2 else BOB)])
@@ -175,7 +174,7 @@ async def test_pages_go_on_where_the_last_ended(store: FeedbackStore, clock: Clo
     assert await _ids(store, ANN) == ["1", "3"]
 
 
-async def test_pages_end_after_4_mib_of_rankings(store: FeedbackStore) -> None:
+async def test_pages_end_after_4_mib_of_rankings(store: SqlFeedbackStore) -> None:
     """A thousand of the largest rankings are 250 MB, and a message of 16 MiB never could be sent."""
     ranking = tuple(f"{place:0250d}" for place in range(1000))
     await store.record([item(str(at), query="q", passage_id=ranking[0], ranking=ranking) for at in range(20)])
@@ -187,7 +186,7 @@ async def test_pages_end_after_4_mib_of_rankings(store: FeedbackStore) -> None:
     assert [one.feedback.id for page in pages for one in page] == list(map(str, range(20)))
 
 
-async def test_a_batch_is_stored_whole_or_not_at_all(store: FeedbackStore) -> None:
+async def test_a_batch_is_stored_whole_or_not_at_all(store: SqlFeedbackStore) -> None:
     impossible: Any = None  # no database takes a feedback without usefulness
     with pytest.raises((Unavailable, TypeError)):
         await store.record([item("1"), replace(item("2"), usefulness=impossible)])
@@ -257,7 +256,7 @@ async def test_only_registered_agents_if_so_set(make: Make, database: Database) 
     assert fates == [RecordStatus.STORED, RecordStatus.UNREGISTERED]
 
 
-async def test_what_contradicts_itself_is_flagged_on_both_sides(store: FeedbackStore) -> None:
+async def test_what_contradicts_itself_is_flagged_on_both_sides(store: SqlFeedbackStore) -> None:
     same = {"query": "q", "passage_id": "x"}
     await store.record([item("1", 1.0, **same), item("2", 0.9, **same), item("3")])
     # Another agent's judgement is no contradiction, and neither is one of another passage or collection.
@@ -311,7 +310,7 @@ async def test_an_agent_that_contradicts_itself_often_is_not_believed(make: Make
 
 
 async def test_the_oldest_is_deleted_a_little_at_a_time(
-    store: FeedbackStore, database: Database, clock: Clock
+    store: SqlFeedbackStore, database: Database, clock: Clock
 ) -> None:
     for at in range(10):
         clock.now_us = NOON_US + at
@@ -325,7 +324,7 @@ async def test_the_oldest_is_deleted_a_little_at_a_time(
     assert agent.mean_usefulness == pytest.approx((0.7 + 0.8 + 0.9) / 3)
 
 
-async def test_numbers_are_never_given_again(store: FeedbackStore, clock: Clock) -> None:
+async def test_numbers_are_never_given_again(store: SqlFeedbackStore, clock: Clock) -> None:
     await store.record([item("1"), item("2")])
     last = (await store.page(ALL))[-1].sequence
     clock.now_us += 1
@@ -335,7 +334,7 @@ async def test_numbers_are_never_given_again(store: FeedbackStore, clock: Clock)
 
 
 async def test_agents_are_registered_once_and_counted(
-    store: FeedbackStore, database: Database, clock: Clock
+    store: SqlFeedbackStore, database: Database, clock: Clock
 ) -> None:
     registry = SqlAgentRegistry(database, clock=clock)
     await store.record([item("1", 1.0), item("2", 0.5)])
@@ -474,7 +473,7 @@ async def test_what_is_served_while_as_much_as_fits_is_written_is_written_too(
     assert [await _served(after, f"q{at}", ANN, "v", ["a"]) for at in range(3)] == [True] * 3
 
 
-async def test_what_waits_for_training(store: FeedbackStore, database: Database, clock: Clock) -> None:
+async def test_what_waits_for_training(store: SqlFeedbackStore, database: Database, clock: Clock) -> None:
     log = SqlTrainingLog(database, clock=clock)
     nothing = await log.trainings(ALL.tenant)
     assert [(one.report.agent, one.pending, one.updated_at_us) for one in nothing] == [(None, 0, None)]
@@ -495,14 +494,14 @@ async def test_what_waits_for_training(store: FeedbackStore, database: Database,
     assert training.state(NOON_US + SILENT_US + 1)[0] is State.FAILED
 
 
-async def test_the_last_items_number_is_known(store: FeedbackStore) -> None:
+async def test_the_last_items_number_is_known(store: SqlFeedbackStore) -> None:
     assert await store.latest() == 0
     await store.record([item("1"), item("2")])
     assert await store.latest() == (await store.page(ALL))[-1].sequence
 
 
 async def test_tenants_have_nothing_to_do_with_each_other(
-    store: FeedbackStore, database: Database, clock: Clock
+    store: SqlFeedbackStore, database: Database, clock: Clock
 ) -> None:
     theirs = replace(ANN, tenant="acme")
     # The same agent, ids and judgements, in one batch; what contradicts is the other tenant's.
@@ -563,7 +562,7 @@ async def test_a_tenant_with_all_its_agents_takes_no_place_of_anothers(make: Mak
 
 
 async def test_one_trainer_at_a_time_has_an_agent(
-    store: FeedbackStore, database: Database, clock: Clock
+    store: SqlFeedbackStore, database: Database, clock: Clock
 ) -> None:
     one = SqlLeases(database, "one", lease_s=10, clock=clock)
     other = SqlLeases(database, "other", lease_s=10, clock=clock)
@@ -585,7 +584,7 @@ async def test_one_trainer_at_a_time_has_an_agent(
 
 
 async def test_so_many_trainers_at_a_time_have_agents(
-    store: FeedbackStore, database: Database, clock: Clock
+    store: SqlFeedbackStore, database: Database, clock: Clock
 ) -> None:
     carl = Agent("qa", "carl")
     await store.record([item("1"), item("2", agent=BOB), item("3", agent=carl)])

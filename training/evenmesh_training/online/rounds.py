@@ -36,8 +36,9 @@ from evenmesh_lab.files.trained_texts import (
     find_trained_texts,
     write_trained_texts,
 )
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.domain import Agent, Fusion, Passage
-from evenmesh_reranker.feedback.ports import FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 from evenmesh_reranker.models.manifest import Lineage, ManifestError
 from evenmesh_reranker.models.ports import VersionStore
@@ -113,8 +114,8 @@ class Rounds:
 
     settings: OnlineSettings
     _: KW_ONLY
-    store: FeedbackStore
-    log: TrainingLog
+    store: SqlFeedbackStore
+    log: SqlTrainingLog
     leases: Leases
     passages: Passages
     promoter: Promoter

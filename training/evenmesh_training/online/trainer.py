@@ -10,8 +10,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from evenmesh.wire.errors import Unavailable
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.domain import Agent
-from evenmesh_reranker.feedback.ports import FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import Training
 from evenmesh_training.online.ports import Leases
 from evenmesh_training.online.rounds import RoundError, Rounds
@@ -47,8 +48,8 @@ class Trainer:
 
     rounds: Rounds
     _: KW_ONLY
-    store: FeedbackStore
-    log: TrainingLog
+    store: SqlFeedbackStore
+    log: SqlTrainingLog
     leases: Leases
     queries: int
     wake_s: float

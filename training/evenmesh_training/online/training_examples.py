@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.domain import Agent, Passage
-from evenmesh_reranker.feedback.ports import FeedbackStore
 from evenmesh_training.ium.result_cache import Candidates
 
 PassageKey = tuple[str, str]
@@ -99,7 +99,7 @@ class RoundData:
 
 
 async def load_feedback(
-    store: FeedbackStore, agent: Agent, *, most_items: int, upto: int | None = None
+    store: SqlFeedbackStore, agent: Agent, *, most_items: int, upto: int | None = None
 ) -> FeedbackHistory:
     """Read an agent's feedback; leave out the oldest queries if there is too much.
 

@@ -11,9 +11,9 @@ import grpc
 
 from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, Overloaded
 from evenmesh_kit.compute.batching import MicroBatcher
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.domain import Feedback, Limits, Outcome, RecordStatus
-from evenmesh_reranker.feedback.ports import FeedbackStore
 from evenmesh_reranker.feedback.served import ServedRankings
 
 _PART: Final = 250
@@ -43,7 +43,7 @@ class FeedbackIntake:
 
     def __init__(
         self,
-        store: FeedbackStore,
+        store: SqlFeedbackStore,
         *,
         limits: Limits,
         commit_size: int,

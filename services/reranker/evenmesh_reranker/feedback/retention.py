@@ -9,7 +9,8 @@ from typing import Final, Protocol
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tasks import cancel
-from evenmesh_reranker.feedback.ports import FeedbackStore, ServedStore
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.served import SqlServedStore
 
 _BATCH: Final = 500
 _PAUSE_S: Final = 0.05
@@ -37,10 +38,10 @@ class Retention:
 
     def __init__(
         self,
-        feedback: FeedbackStore,
+        feedback: SqlFeedbackStore,
         *,
         feedback_days: int,
-        served: ServedStore,
+        served: SqlServedStore,
         served_days: int,
         clock: Callable[[], int],
     ) -> None:

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tasks import cancel
+from evenmesh_reranker.backends.sql.served import SqlServedStore
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.domain import Feedback, ServedRanking, passage_keys, served_key
-from evenmesh_reranker.feedback.ports import ServedStore
 
 _KEPT: Final = 16
 """Rankings kept for one query, agent and version, the newest."""
@@ -42,7 +42,7 @@ class ServedRankings:
     """
 
     def __init__(
-        self, store: ServedStore, *, capacity: int, flush_s: float = 0.2, clock: Callable[[], int]
+        self, store: SqlServedStore, *, capacity: int, flush_s: float = 0.2, clock: Callable[[], int]
     ) -> None:
         self._store = store
         self._capacity = capacity

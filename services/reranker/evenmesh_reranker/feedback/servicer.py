@@ -16,11 +16,13 @@ from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
+from evenmesh_reranker.backends.sql.agents import SqlAgentRegistry
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback import codec
 from evenmesh_reranker.feedback.domain import Outcome
 from evenmesh_reranker.feedback.intake import FeedbackIntake
-from evenmesh_reranker.feedback.ports import AgentRegistry, FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import Training
 from evenmesh_reranker.models.registry import ModelRegistry
 
@@ -52,9 +54,9 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self,
         *,
         intake: FeedbackIntake,
-        store: FeedbackStore,
-        agents: AgentRegistry,
-        trainings: TrainingLog,
+        store: SqlFeedbackStore,
+        agents: SqlAgentRegistry,
+        trainings: SqlTrainingLog,
         models: ModelRegistry,
         max_agents: int,
         exports: TenantShares,

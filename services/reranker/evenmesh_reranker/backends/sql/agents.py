@@ -18,7 +18,7 @@ from evenmesh_reranker.feedback.domain import AgentSummary
 
 
 class SqlAgentRegistry:
-    """A :class:`evenmesh_reranker.feedback.ports.AgentRegistry`.
+    """Keeps agents. Every method may raise Unavailable.
 
     Args:
         database: the database of feedback.
@@ -30,7 +30,10 @@ class SqlAgentRegistry:
         self._clock = clock
 
     async def register(self, agent: Agent, description: str, *, most: int) -> AgentSummary | None:
-        """See the port."""
+        """Register an agent or change its description; durable on return.
+
+        Return None if ``most`` agents of its tenant are registered already.
+        """
         now = self._clock()
         async with self._database.write() as connection:
             number = await agent_id(connection, agent)
@@ -52,7 +55,7 @@ class SqlAgentRegistry:
             return _summary((await connection.execute(select(AGENTS).where(here))).one(), now)
 
     async def registered(self) -> Sequence[Agent]:
-        """See the port."""
+        """Return the registered agents of all tenants, in the order they first appeared."""
         query = (
             select(AGENTS.c.task_id, AGENTS.c.model_id, AGENTS.c.tenant)
             .where(AGENTS.c.registered_at_us.is_not(None))
@@ -62,7 +65,7 @@ class SqlAgentRegistry:
             return [Agent(*row) for row in await connection.execute(query)]
 
     async def agents(self, tenant: str, *, skip: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
-        """See the port."""
+        """Return ``limit`` agents of a tenant after the first ``skip``, in the order they first appeared."""
         now = self._clock()
         mine = AGENTS.c.tenant == tenant
         query = select(AGENTS).where(mine).order_by(AGENTS.c.id).offset(skip).limit(limit)

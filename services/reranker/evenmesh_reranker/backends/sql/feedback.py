@@ -56,7 +56,7 @@ class _TenantState:
 
 
 class SqlFeedbackStore:
-    """A :class:`evenmesh_reranker.feedback.ports.FeedbackStore`.
+    """Keeps feedback; several processes may share one. Every method may raise Unavailable.
 
     Args:
         database: the database of feedback.
@@ -79,7 +79,7 @@ class SqlFeedbackStore:
         self._clock = clock
 
     async def record(self, batch: Sequence[Feedback]) -> Sequence[Outcome]:
-        """See the port."""
+        """Store new items within the limits, all or nothing; durable on return."""
         now = self._clock()
         async with self._database.write() as connection:
             states = await self._agents(connection, {one.agent: None for one in batch}, now)
@@ -102,7 +102,7 @@ class SqlFeedbackStore:
         return outcomes
 
     async def find(self, batch: Sequence[Feedback]) -> Sequence[Outcome | None]:
-        """See the port."""
+        """Return which items of a batch are stored: DUPLICATE, CONFLICT, or None; change nothing."""
         async with self._database.read() as connection:
             states = await _known_agents(connection, {one.agent: None for one in batch})
             await _read_known(connection, states, batch)
@@ -132,7 +132,10 @@ class SqlFeedbackStore:
         since_us: int = 0,
         include_flagged: bool = False,
     ) -> Sequence[StoredFeedback]:
-        """See the port."""
+        """Return the first items of a scope after a sequence number, in order.
+
+        At most ``limit``, and no more after 4 MiB of rankings; none only where there are none.
+        """
         columns = FEEDBACK.c
         query = (
             select(FEEDBACK, AGENTS.c.task_id, AGENTS.c.model_id, AGENTS.c.tenant)
@@ -175,12 +178,12 @@ class SqlFeedbackStore:
             return page
 
     async def latest(self) -> int:
-        """See the port."""
+        """Return the sequence number of the last item; 0 if there is none. Cheap."""
         async with self._database.read() as connection:
             return await connection.scalar(select(func.max(FEEDBACK.c.sequence))) or 0
 
     async def delete_before(self, before_us: int, *, limit: int) -> int:
-        """See the port."""
+        """Delete at most ``limit`` of the oldest items stored before a time; return how many."""
         columns = FEEDBACK.c
         async with self._database.write() as connection:
             # Order by sequence number, so that the index is read only as far as rows are deleted.

@@ -17,7 +17,7 @@ _ROW_BYTES: Final = 128
 
 
 class SqlServedStore:
-    """A :class:`evenmesh_reranker.feedback.ports.ServedStore`.
+    """Keeps served rankings. Every method may raise Unavailable.
 
     Args:
         database: the database of feedback.
@@ -29,7 +29,7 @@ class SqlServedStore:
         self._tenant_bytes = tenant_bytes
 
     async def remember(self, served: Sequence[ServedRanking]) -> None:
-        """See the port."""
+        """Keep rankings; durable on return. A tenant's oldest go where it has more than its share."""
         columns = SERVED.c
         async with self._database.write() as connection:
             newest = select(columns.tenant, func.max(columns.upto)).group_by(columns.tenant)
@@ -54,7 +54,7 @@ class SqlServedStore:
                 await connection.execute(delete(SERVED).where(old))
 
     async def recall(self, key: bytes) -> Sequence[bytes]:
-        """See the port."""
+        """Return the passages of the newest few rankings of a key, newest first."""
         query = (
             select(SERVED.c.passages)
             .where(SERVED.c.key == key)
@@ -65,7 +65,7 @@ class SqlServedStore:
             return [bytes(passages) for passages in await connection.scalars(query)]
 
     async def forget_before(self, before_us: int, *, limit: int) -> int:
-        """See the port."""
+        """Delete at most ``limit`` of the oldest rankings served before a time; return how many."""
         columns = SERVED.c
         async with self._database.write() as connection:
             oldest = await connection.execute(

@@ -19,7 +19,7 @@ _ALL_AGENTS: Final = 0
 
 
 class SqlTrainingLog:
-    """A :class:`evenmesh_reranker.feedback.ports.TrainingLog`.
+    """Keeps reports of trainers. Every method may raise Unavailable.
 
     Args:
         database: the database of feedback.
@@ -31,7 +31,7 @@ class SqlTrainingLog:
         self._clock = clock
 
     async def report(self, report: TrainingReport) -> None:
-        """See the port. The report of an unknown agent is dropped."""
+        """Replace the previous report. The report of an unknown agent is dropped."""
         async with self._database.write() as connection:
             number: int | None = _ALL_AGENTS
             if isinstance(report.scope, Agent):
@@ -51,7 +51,7 @@ class SqlTrainingLog:
             await connection.execute(insert.on_conflict_do_update(index_elements=list(key), set_=values))
 
     async def training(self, agent: Agent) -> Training:
-        """See the port."""
+        """Return an agent's training and how much of its feedback waits."""
         async with self._database.read() as connection:
             number = await agent_id(connection, agent)
             if number is None:
@@ -60,7 +60,7 @@ class SqlTrainingLog:
             return found
 
     async def trainings(self, tenant: str) -> Sequence[Training]:
-        """See the port; the training for all agents first, then in the order of the agents' ids."""
+        """Return the training for all agents of a tenant, then that of each of its agents, by their ids."""
         everyones = and_(TRAININGS.c.tenant == tenant, TRAININGS.c.agent_id == _ALL_AGENTS)
         async with self._database.read() as connection:
             row = (await connection.execute(select(TRAININGS).where(everyones))).one_or_none()
@@ -79,7 +79,7 @@ class SqlTrainingLog:
             ]
 
     async def trainings_of_agents(self) -> Sequence[Training]:
-        """See the port; in the order of the agents' ids."""
+        """Return the training of every agent of every tenant, by the agents' ids: trainers serve all."""
         async with self._database.read() as connection:
             return await self._of_agents(connection, true())
 
