@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from evenmesh.wire.errors import FailedPrecondition, MeshError
 from evenmesh_generator.domain import GenerationRequest, ModelDescription, Normalization, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
-from evenmesh_generator.runtime.loops.loop import stopped
+from evenmesh_generator.runtime.loops.loop import Loop, stopped
 from evenmesh_generator.runtime.prompts.text_prompter import Prompter
 from evenmesh_generator.runtime.statistics import EngineStatistics
-from evenmesh_generator.runtime.tasks import Judgement, Listener, Outcome, Runner, Task
+from evenmesh_generator.runtime.tasks import Judgement, Listener, Outcome, Task
 from evenmesh_kit.compute.tenant_turns import TenantTurns
 from evenmesh_kit.compute.thread_names import name_thread
 from evenmesh_kit.rpc.statuses import to_mesh_error
@@ -45,7 +45,7 @@ class LanguageEngine:
     """
 
     def __init__(
-        self, description: ModelDescription, prompter: Prompter, loop: Runner, *, workers: int = 1
+        self, description: ModelDescription, prompter: Prompter, loop: Loop, *, workers: int = 1
     ) -> None:
         self._description = description
         self._prompter = prompter

@@ -14,7 +14,6 @@ from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.networks.protocol import Prefill, Prompt
 from evenmesh_generator.runtime.prompts.transcript import Transcript
-from evenmesh_generator.runtime.statistics import EngineStatistics
 
 Outcome = Answer | MeshError | Cancelled
 """How a request ends."""
@@ -108,19 +107,3 @@ class Judgement:
     result: Future[list[tuple[float, float]]] = field(default_factory=Future)
     prefills: dict[int, Prefill] = field(default_factory=dict)
     scores: dict[int, tuple[float, float]] = field(default_factory=dict)
-
-
-class Runner(Protocol):
-    """Computes requests in its own thread. Every method may be called from any thread."""
-
-    def put(self, item: Task | Judgement) -> None:
-        """Accept a request that has a prompt, or passages to judge."""
-
-    def end(self, task: Task, outcome: Outcome) -> None:
-        """End a request that was never put."""
-
-    def statistics(self, preparing: int) -> EngineStatistics:
-        """Return the counts so far; ``preparing``: requests that have no prompt yet."""
-
-    def close(self) -> None:
-        """Stop; unfinished requests end with UNAVAILABLE."""

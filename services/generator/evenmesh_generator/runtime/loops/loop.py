@@ -25,7 +25,7 @@ _log = logging.getLogger("evenmesh.generator.runtime")
 
 
 class Loop(abc.ABC):
-    """A :class:`~evenmesh_generator.runtime.tasks.Runner`; a subclass computes in :meth:`_run`.
+    """Computes requests in its own thread, which a subclass does in :meth:`_run`.
 
     Args:
         name: of the model.
@@ -70,6 +70,10 @@ class Loop(abc.ABC):
             self._closed = True
             self._changed.notify()
         self._thread.join()
+
+    @abc.abstractmethod
+    def statistics(self, preparing: int) -> EngineStatistics:
+        """Return the counts so far, from any thread; ``preparing``: requests that have no prompt yet."""
 
     def _run_named(self) -> None:
         name_thread()
