@@ -24,6 +24,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
+from evenmesh_kit.telemetry import gen_ai
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe, reason_of
 from evenmesh_orchestrator import tracing
@@ -123,7 +124,7 @@ class AskMetrics:
                 _describe_reranker(span, event.reranker, event.reranker_version)
             case Answered(answer):
                 if not progress.answered:
-                    describe(span, {tracing.RESPONSE_MODEL: f"{answer.model}@{answer.model_version}"})
+                    describe(span, {gen_ai.RESPONSE_MODEL: f"{answer.model}@{answer.model_version}"})
                 progress.answered = True
                 if self._text and span.is_recording():
                     span.add_event("answer", {"evenmesh.answer": answer.text})
@@ -203,11 +204,11 @@ class RecordedPipeline(Pipeline):
         return {
             "evenmesh.ask.id": ask.id,
             "evenmesh.run.id": ask.run_id if self._text else None,
-            tracing.DATA_SOURCE: ask.web or ask.collection or None,
+            gen_ai.DATA_SOURCE: ask.web or ask.collection or None,
             "evenmesh.retriever": (ask.expression.text if ask.expression is not None else ask.retriever)
             or None,
             "evenmesh.reranker": ask.reranker,
-            tracing.REQUEST_MODEL: ask.model or None,
+            gen_ai.REQUEST_MODEL: ask.model or None,
             "evenmesh.ask.k": ask.k,
             "evenmesh.ask.depth": ask.depth,
             "evenmesh.ask.rerank_depth": ask.rerank_depth,

@@ -1,18 +1,16 @@
 """Spans of the steps of an ask: one per call of a port, below the span of the RPC.
 
 The spans `retrieve`, `rerank`, `generate` and `observe` are the same for asks, ensembles, audits and turns of
-conversations. Attributes have OpenTelemetry's names where it has any. The names are literals here for the
-reason that :mod:`evenmesh_generator.metrics` gives; a test compares them with the package. They hold no text
-of users unless the settings allow it, nor users' names of passages, runs or agents.
+conversations. Attributes have OpenTelemetry's names where it has any. They hold no text of users unless the
+settings allow it, nor users' names of passages, runs or agents.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -23,29 +21,11 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
 from evenmesh_kit.rpc.policies import in_words
+from evenmesh_kit.telemetry import gen_ai
 from evenmesh_kit.telemetry.recorder import inject_context
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe
 from evenmesh_orchestrator.domain import Ask, FirstStage, Observation, Pool, Relevance, Sampling, word_of
 from evenmesh_orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
-
-OPERATION: Final = "gen_ai.operation.name"
-PROVIDER: Final = "gen_ai.provider.name"
-REQUEST_MODEL: Final = "gen_ai.request.model"
-REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
-REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
-REQUEST_TOP_P: Final = "gen_ai.request.top_p"
-REQUEST_SEED: Final = "gen_ai.request.seed"
-REQUEST_STREAM: Final = "gen_ai.request.stream"
-RESPONSE_MODEL: Final = "gen_ai.response.model"
-FIRST_CHUNK_S: Final = "gen_ai.response.time_to_first_chunk"
-INPUT: Final = "gen_ai.input.messages"
-OUTPUT: Final = "gen_ai.output.messages"
-DATA_SOURCE: Final = "gen_ai.data_source.id"
-QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
-DOCUMENTS: Final = "gen_ai.retrieval.documents"
-
-RETRIEVAL: Final = "retrieval"
-TEXT_COMPLETION: Final = "text_completion"
 
 
 class TracedRetriever:
@@ -60,11 +40,11 @@ class TracedRetriever:
 
         def asked() -> Attributes:
             return {
-                OPERATION: RETRIEVAL,
-                DATA_SOURCE: ask.web or ask.collection or None,
+                gen_ai.OPERATION: gen_ai.RETRIEVAL,
+                gen_ai.DATA_SOURCE: ask.web or ask.collection or None,
                 "evenmesh.retrieval.depth": ask.depth,
                 "evenmesh.retrieval.k": k,
-                QUERY_TEXT: ask.search_text if self._spans.text else None,
+                gen_ai.QUERY_TEXT: ask.search_text if self._spans.text else None,
                 **sampling_attributes(sampling),
             }
 
@@ -100,7 +80,7 @@ class TracedReranker:
                 "evenmesh.reranker.pairs": len(passages),
                 "evenmesh.agent.task_id": agent.task_id if self._spans.text else None,
                 "evenmesh.agent.model_id": agent.model_id if self._spans.text else None,
-                QUERY_TEXT: question if self._spans.text else None,
+                gen_ai.QUERY_TEXT: question if self._spans.text else None,
             }
 
         with self._spans.within("rerank", asked) as span:
@@ -136,7 +116,7 @@ class TracedGenerator:
                 async for part in parts:
                     if waiting:
                         waiting = False
-                        span.set_attribute(FIRST_CHUNK_S, time.perf_counter() - began)
+                        span.set_attribute(gen_ai.FIRST_CHUNK_S, time.perf_counter() - began)
                     if not isinstance(part, str) and span.is_recording():
                         describe(span, self._answered([part]))
                     yield part
@@ -159,10 +139,10 @@ class TracedGenerator:
 
         def asked() -> Attributes:
             return {
-                OPERATION: RETRIEVAL,
-                REQUEST_MODEL: ask.model or None,
+                gen_ai.OPERATION: gen_ai.RETRIEVAL,
+                gen_ai.REQUEST_MODEL: ask.model or None,
                 "evenmesh.retrieval.k": max_passages,
-                QUERY_TEXT: ask.question if self._spans.text else None,
+                gen_ai.QUERY_TEXT: ask.question if self._spans.text else None,
             }
 
         with self._spans.within("retrieve", asked) as span:
@@ -173,31 +153,31 @@ class TracedGenerator:
 
     def _asked(self, prompts: Sequence[GenerateRequest], *, stream: bool) -> Attributes:
         if not prompts:
-            return {OPERATION: TEXT_COMPLETION}
+            return {gen_ai.OPERATION: gen_ai.TEXT_COMPLETION}
         first, decoding = prompts[0], prompts[0].decoding
         return {
-            OPERATION: TEXT_COMPLETION,
-            PROVIDER: "evenmesh",
-            REQUEST_MODEL: first.model or None,
-            REQUEST_STREAM: stream,
-            REQUEST_MAX_TOKENS: decoding.max_new_tokens,
-            REQUEST_TEMPERATURE: decoding.temperature,
-            REQUEST_TOP_P: decoding.top_p,
-            REQUEST_SEED: decoding.seed,
+            gen_ai.OPERATION: gen_ai.TEXT_COMPLETION,
+            gen_ai.PROVIDER: "evenmesh",
+            gen_ai.REQUEST_MODEL: first.model or None,
+            gen_ai.STREAM: stream,
+            gen_ai.MAX_TOKENS: decoding.max_new_tokens,
+            gen_ai.TEMPERATURE: decoding.temperature,
+            gen_ai.TOP_P: decoding.top_p,
+            gen_ai.SEED: decoding.seed,
             "evenmesh.generate.beams": decoding.num_beams,
             "evenmesh.generate.augmentation": _augmentation(first),
             "evenmesh.generate.contexts": len(prompts),
             "evenmesh.generate.passages": len(first.passages),
-            INPUT: _messages("user", map(_written, prompts)) if self._spans.text else None,
+            gen_ai.INPUT: gen_ai.messages("user", map(_written, prompts)) if self._spans.text else None,
         }
 
     def _answered(self, answers: Sequence[Answer]) -> Attributes:
         if not answers:
             return {}
-        first = answers[0]
+        first, texts = answers[0], (one.text for one in answers)
         return {
-            RESPONSE_MODEL: f"{first.model}@{first.model_version}",
-            OUTPUT: _messages("assistant", (one.text for one in answers)) if self._spans.text else None,
+            gen_ai.RESPONSE_MODEL: f"{first.model}@{first.model_version}",
+            gen_ai.OUTPUT: gen_ai.messages("assistant", texts) if self._spans.text else None,
         }
 
 
@@ -262,7 +242,7 @@ def pool_attributes(pool: Pool, *, text: bool) -> Attributes:
         "evenmesh.index.version": pool.index_version or None,
         "evenmesh.retrieval.returned": len(pool.passages),
         "evenmesh.retrieval.rankings": len(pool.rankings),
-        DOCUMENTS: json.dumps(documents) if text else None,
+        gen_ai.DOCUMENTS: json.dumps(documents) if text else None,
     }
 
 
@@ -273,7 +253,3 @@ def _augmentation(prompt: GenerateRequest) -> str:
 def _written(prompt: GenerateRequest) -> str:
     """Return the known text of a prompt: the model's template assembles it."""
     return "\n".join([prompt.question, *(f"{one.title} {one.text}".strip() for one in prompt.passages)])
-
-
-def _messages(role: str, texts: Iterable[str]) -> str:
-    return json.dumps([{"role": role, "parts": [{"type": "text", "content": one}]} for one in texts])

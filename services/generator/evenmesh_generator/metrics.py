@@ -1,7 +1,5 @@
 """Metrics of the generator: OpenTelemetry's GenAI names, and our own where it has none.
 
-The GenAI names are literals here because the package that has them as constants
-(``opentelemetry.semconv._incubating``) is marked as moved; a test compares the two.
 Every point has ``gen_ai.operation.name`` (`text_completion` or `score_relevance`), ``gen_ai.provider.name``
 (`evenmesh`) and ``gen_ai.request.model``; what was computed also has ``gen_ai.response.model`` (name@version)
 and ``evenmesh.generator.engine``; what failed has ``error.type``, the error's reason. Answers that a batch
@@ -16,7 +14,6 @@ of the sum of ``gen_ai.client.token.usage``. Mean rows of a step: ``evenmesh.gen
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,23 +22,17 @@ from typing import Final, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Observation
 
-from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import ModelDescription
 from evenmesh_generator.engine import GeneratedAnswer, RelevanceScores
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.statistics import EngineStatistics
+from evenmesh_kit.telemetry import gen_ai
 from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_kit.telemetry.spans import reason_of
 
-TEXT_COMPLETION: Final = "text_completion"
-"""``gen_ai.operation.name`` of answers."""
 SCORE_RELEVANCE: Final = "score_relevance"
 """``gen_ai.operation.name`` of judgements, which the conventions have no name for."""
 
-_OPERATION: Final = "gen_ai.operation.name"
-_PROVIDER: Final = "gen_ai.provider.name"
-_REQUEST_MODEL: Final = "gen_ai.request.model"
-_RESPONSE_MODEL: Final = "gen_ai.response.model"
-_TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105
 _ERROR_TYPE: Final = "error.type"
 _PREFIX: Final = "evenmesh.generator."
 _ENGINE: Final = _PREFIX + "engine"
@@ -178,7 +169,7 @@ class GeneratorMetrics:
         """Record the duration and the reason if the block fails.
 
         Args:
-            operation: :data:`TEXT_COMPLETION` or :data:`SCORE_RELEVANCE`.
+            operation: :data:`~evenmesh_kit.telemetry.gen_ai.TEXT_COMPLETION` or :data:`SCORE_RELEVANCE`.
             model: name of a model of this server; empty if the request named none of them.
         """
         began = time.perf_counter()
@@ -201,14 +192,14 @@ class GeneratorMetrics:
         if not self._enabled or finished.reused:
             return
         answer, cost = finished.answer, finished.answer.cost
-        attributes = _computed(TEXT_COMPLETION, finished.model, answer.model_version)
+        attributes = _computed(gen_ai.TEXT_COMPLETION, finished.model, answer.model_version)
         self._duration.record(cost.total_s, attributes)
         self._first_token.record(cost.first_token_s, attributes)
         if answer.completion_tokens > 1:
             between_s = (cost.total_s - cost.first_token_s) / (answer.completion_tokens - 1)
             self._per_token.record(max(0.0, between_s), attributes)
-        self._usage.record(answer.prompt_tokens, {**attributes, _TOKEN_TYPE: "input"})
-        self._usage.record(finished.written_tokens, {**attributes, _TOKEN_TYPE: "output"})
+        self._usage.record(answer.prompt_tokens, {**attributes, gen_ai.TOKEN_TYPE: "input"})
+        self._usage.record(finished.written_tokens, {**attributes, gen_ai.TOKEN_TYPE: "output"})
         self._queue.record(cost.queue_s, attributes)
         self._rows.record(cost.batch_rows, attributes)
         self._computed.add(cost.computed_tokens, attributes)
@@ -230,7 +221,7 @@ class GeneratorMetrics:
     def _observed(self, watched: _Watched) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:
             return [
-                Observation(getattr(statistics(), watched.field), {_REQUEST_MODEL: model})
+                Observation(getattr(statistics(), watched.field), {gen_ai.REQUEST_MODEL: model})
                 for model, statistics in self._engines.items()
             ]
 
@@ -238,23 +229,19 @@ class GeneratorMetrics:
 
 
 def _requested(operation: str, model: str) -> dict[str, str]:
-    attributes = {_OPERATION: operation, _PROVIDER: "evenmesh"}
+    attributes = {gen_ai.OPERATION: operation, gen_ai.PROVIDER: "evenmesh"}
     if model:
-        attributes[_REQUEST_MODEL] = model
+        attributes[gen_ai.REQUEST_MODEL] = model
     return attributes
 
 
 def _computed(operation: str, model: ModelDescription, version: str) -> Mapping[str, str]:
     return {
         **_requested(operation, model.name),
-        _RESPONSE_MODEL: f"{model.name}@{version or model.version}",
+        gen_ai.RESPONSE_MODEL: f"{model.name}@{version or model.version}",
         _ENGINE: model.engine,
     }
 
 
 def _error_type(error: BaseException) -> str:
-    if isinstance(error, MeshError):
-        return error.reason
-    if isinstance(error, Cancelled | asyncio.CancelledError | GeneratorExit):
-        return "CANCELLED"
-    return type(error).__qualname__
+    return "CANCELLED" if isinstance(error, Cancelled) else reason_of(error)

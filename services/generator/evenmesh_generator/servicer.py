@@ -18,13 +18,14 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_generator import codec
 from evenmesh_generator.domain import GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.engine import GeneratedAnswer, Generator
-from evenmesh_generator.metrics import SCORE_RELEVANCE, TEXT_COMPLETION, GeneratorMetrics
+from evenmesh_generator.metrics import SCORE_RELEVANCE, GeneratorMetrics
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.tracing import ModelSpans
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
+from evenmesh_kit.telemetry import gen_ai
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
 
@@ -81,7 +82,7 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         decoded = codec.decode_request(request, default_beams=1, tenant=_tenant())
         cancel = Cancellation(deadline.current())
         model = self.engine.name_of(decoded.model)
-        failures = self._metrics.failures(TEXT_COMPLETION, model)
+        failures = self._metrics.failures(gen_ai.TEXT_COMPLETION, model)
         with self._spans.answering([decoded], model, stream=True) as span, failures:
             async with (
                 self._admission.admit(_work(decoded)),
@@ -106,7 +107,7 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         began = time.perf_counter()
         model = self.engine.name_of(good[0].model) if good else ""
         # A batch fails as a whole for lack of room or time, whatever models its requests name.
-        failures = self._metrics.failures(TEXT_COMPLETION, "")
+        failures = self._metrics.failures(gen_ai.TEXT_COMPLETION, "")
         with self._spans.answering(good, model, stream=False) as span, failures:
             answers = await self.engine.batch(good, cancel, _Pieces(self._admission).admit)
             self._spans.answered(span, [one for one in answers if isinstance(one, GeneratedAnswer)])
@@ -156,7 +157,7 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
                 _meter(outcome)
             else:
                 name = self.engine.name_of(request.model)
-                self._metrics.failed(TEXT_COMPLETION, name, outcome, duration_s)
+                self._metrics.failed(gen_ai.TEXT_COMPLETION, name, outcome, duration_s)
 
 
 class _Pieces:

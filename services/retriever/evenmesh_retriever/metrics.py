@@ -1,9 +1,8 @@
 """Record what the retriever does: searches, draws and encodings as metrics and spans, and its collections.
 
 Spans are `search`, within it `encode` where a query's vector is made and `sample` where rankings are drawn.
-Their attributes have OpenTelemetry's names where it has any, which are literals for the reason that
-:mod:`evenmesh_generator.metrics` gives; a test holds them against the package. Text of users is in none of
-them unless the settings say so, nor are ids of passages.
+Their attributes have OpenTelemetry's names where it has any. Text of users is in none of them
+unless the settings say so, nor are ids of passages.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
 from evenmesh_kit.rpc.policies import in_words
+from evenmesh_kit.telemetry import gen_ai
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe
 from evenmesh_retriever.domain import CollectionInfo, Query, Retrieval, VectorArray
@@ -39,16 +39,6 @@ class Replica(Protocol):
     def lags(self) -> Sequence[tuple[tuple[str, str], int]]:
         """Return for each collection, after its tenant, how many versions it is behind."""
 
-
-OPERATION: Final = "gen_ai.operation.name"
-DATA_SOURCE: Final = "gen_ai.data_source.id"
-REQUEST_MODEL: Final = "gen_ai.request.model"
-DIMENSION: Final = "gen_ai.embeddings.dimension.count"
-QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
-DOCUMENTS: Final = "gen_ai.retrieval.documents"
-
-RETRIEVAL: Final = "retrieval"
-EMBEDDINGS: Final = "embeddings"
 
 _SECONDS: Final = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -117,9 +107,9 @@ class RetrieverMetrics:
         """Record the block as the encoding of texts; ``kind`` is `query` or `passages`."""
         began = time.perf_counter()
         described: Attributes = {
-            OPERATION: EMBEDDINGS,
-            REQUEST_MODEL: encoder.name,
-            DIMENSION: encoder.dimension,
+            gen_ai.OPERATION: gen_ai.EMBEDDINGS,
+            gen_ai.REQUEST_MODEL: encoder.name,
+            gen_ai.DIMENSION: encoder.dimension,
         }
         with self._spans.within("encode", lambda: described):
             yield
@@ -234,13 +224,13 @@ class RetrieverMetrics:
 
     def _asked(self, retriever: str, query: Query) -> Attributes:
         return {
-            OPERATION: RETRIEVAL,
-            DATA_SOURCE: query.collection or None,
+            gen_ai.OPERATION: gen_ai.RETRIEVAL,
+            gen_ai.DATA_SOURCE: query.collection or None,
             "evenmesh.retriever": retriever,
             "evenmesh.retrieval.depth": query.depth,
             "evenmesh.retrieval.k": query.k,
             "evenmesh.retrieval.candidates": None if query.candidates is None else len(query.candidates),
-            QUERY_TEXT: query.text if self._spans.text else None,
+            gen_ai.QUERY_TEXT: query.text if self._spans.text else None,
             **_drawn(query),
         }
 
@@ -253,7 +243,7 @@ class RetrieverMetrics:
             "evenmesh.index.version": retrieval.version or None,
             "evenmesh.retrieval.returned": len(retrieval.passages),
             "evenmesh.retrieval.rankings": len(retrieval.rankings),
-            DOCUMENTS: json.dumps([{"id": id_, "score": score} for id_, score in scored])
+            gen_ai.DOCUMENTS: json.dumps([{"id": id_, "score": score} for id_, score in scored])
             if self._spans.text
             else None,
         }
