@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib.metadata import version
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -35,6 +35,7 @@ INSTRUCTIONS: Final = (
     "Ask questions of collections of passages, retrieve passages, and say which ones helped. Sampled "
     "rankings give every useful provider a chance to be shown; `shown` and `providers` say who was."
 )
+M = TypeVar("M", bound=Message)
 _ASK: Final = "/evenmesh.orchestrator.v1.OrchestratorService/Ask"
 _RETRIEVE: Final = "/evenmesh.retriever.v1.RetrieverService/Retrieve"
 _REPORT: Final = "/evenmesh.evaluator.v1.EvaluatorService/GetReport"
@@ -98,6 +99,12 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         call = await enter(context.headers or {}, method)
         return await forwarder.reply(method, request.SerializeToString(), call)
 
+    async def answer(path: str, request: Message, kind: type[M], context: Context[Any, Any]) -> M:
+        try:
+            return kind.FromString(await reply(path, request, context))
+        except MeshError as error:
+            raise _tool_error(error) from error
+
     @server.tool()
     async def ask(
         question: Question,
@@ -150,10 +157,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             request.k = k
         if (drawn := _sampling(alpha, samples, seed)) is not None:
             request.sampling.CopyFrom(drawn)
-        try:
-            found = retriever_pb.RetrieveResponse.FromString(await reply(_RETRIEVE, request, context))
-        except MeshError as error:
-            raise _tool_error(error) from error
+        found = await answer(_RETRIEVE, request, retriever_pb.RetrieveResponse, context)
         depth, indices = found.rankings.depth, list(found.rankings.indices)
         rankings = [indices[at : at + depth] for at in range(0, len(indices), depth)] if depth else []
         needed = sorted({index for ranking in rankings for index in ranking})
@@ -176,20 +180,14 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
 
         Disparity (`ee_d_norm`) is of the rankings of each ask: of one ranking it is 1, however asks differ.
         """
-        try:
-            if not run_id:
-                listed = evaluator_pb.ListRunsResponse.FromString(
-                    await reply(_RUNS, evaluator_pb.ListRunsRequest(page_size=1), context)
-                )
-                if not listed.runs:
-                    raise ToolError("there is no run yet: ask something first")
-                run_id = listed.runs[0].run_id
-            request = evaluator_pb.GetReportRequest(run_id=run_id)
-            return _dict(
-                evaluator_pb.GetReportResponse.FromString(await reply(_REPORT, request, context)).report
-            )
-        except MeshError as error:
-            raise _tool_error(error) from error
+        if not run_id:
+            newest = evaluator_pb.ListRunsRequest(page_size=1)
+            listed = await answer(_RUNS, newest, evaluator_pb.ListRunsResponse, context)
+            if not listed.runs:
+                raise ToolError("there is no run yet: ask something first")
+            run_id = listed.runs[0].run_id
+        request = evaluator_pb.GetReportRequest(run_id=run_id)
+        return _dict((await answer(_REPORT, request, evaluator_pb.GetReportResponse, context)).report)
 
     @server.tool()
     async def give_feedback(
@@ -211,12 +209,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             usefulness=usefulness,
             collection=collection,
         )
-        try:
-            request = feedback_pb.RecordFeedbackRequest(feedback=[item])
-            data = await reply(_FEEDBACK, request, context)
-        except MeshError as error:
-            raise _tool_error(error) from error
-        (result,) = feedback_pb.RecordFeedbackResponse.FromString(data).results
+        request = feedback_pb.RecordFeedbackRequest(feedback=[item])
+        (result,) = (await answer(_FEEDBACK, request, feedback_pb.RecordFeedbackResponse, context)).results
         if result.HasField("error"):
             raise ToolError(f"{result.error.field}: {result.error.message}".removeprefix(": "))
         return {"id": result.id, "flagged": result.flagged}
@@ -224,11 +218,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
     @server.tool()
     async def collections(context: Context[Any, Any]) -> dict[str, Any]:
         """List the collections that you may ask; each is a resource evenmesh://collections/NAME too."""
-        try:
-            data = await reply(_LIST, collection_pb.ListCollectionsRequest(), context)
-        except MeshError as error:
-            raise _tool_error(error) from error
-        return _dict(collection_pb.ListCollectionsResponse.FromString(data))
+        request = collection_pb.ListCollectionsRequest()
+        return _dict(await answer(_LIST, request, collection_pb.ListCollectionsResponse, context))
 
     @server.resource("evenmesh://collections/{name}", mime_type="application/json")
     async def collection(name: str, context: Context[Any, Any]) -> dict[str, Any]:

@@ -76,20 +76,17 @@ class BodyMemory:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        come = counted = 0
-        factor = expansion(scope)
-        async with AsyncExitStack() as held:
+        come, factor = 0, expansion(scope)
+        async with PieceMemory(self._memory.admit) as memory:
 
             async def receiving() -> Message:
-                nonlocal come, counted
+                nonlocal come
                 message = await receive()
                 if message["type"] == "http.request" and not _passes(scope):
                     come += factor * len(message.get("body", b""))
-                    if come > max(FREE_BYTES, counted):
+                    if come > FREE_BYTES:
                         # All that is announced at once: bodies that are half here would wait for each other.
-                        wanted = max(come, factor * _announced(scope), 2 * counted)
-                        await held.enter_async_context(self._memory.admit(wanted - counted))
-                        counted = wanted
+                        await memory.hold(max(come, factor * _announced(scope)))
                 return message
 
             await self._app(scope, receiving, send)
