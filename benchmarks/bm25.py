@@ -17,7 +17,6 @@ from scipy import sparse
 from benchmarks.shared_data import folder, rows
 from evenmesh_retriever.analyzer import UnicodeWordAnalyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.reference import RankBm25Index
 from evenmesh_retriever.backends.bm25.weighting import Lucene, Okapi
@@ -41,8 +40,8 @@ def measure(*, queries: int = 200, rounds: int = 3) -> str:
     documents = [analyzer.tokens(text) for text in texts]
     asked = [analyzer.tokens(question) for question in questions[:queries]]
     postings = build(documents)
-    weighting, kernel = Okapi(), choose()
-    ours = CsrIndex(postings, weighting, kernel)
+    weighting = Okapi()
+    ours = CsrIndex(postings, weighting)
     reference = RankBm25Index(postings, weighting)
     difference = max(
         float(np.abs(ours.scores(tokens) - reference.scores(tokens)).max()) for tokens in asked[:50]
@@ -53,7 +52,7 @@ def measure(*, queries: int = 200, rounds: int = 3) -> str:
         fast.append(_p50_ms(lambda tokens: ours.search(tokens, TOP), asked))
     ratio = median(one / other for one, other in zip(slow, fast, strict=True))
     return f"""{corpus}: {len(texts):,} passages, {len(asked)} questions, top {TOP}, one thread,
-kernel {kernel.name}.
+kernel numba.
 
 | | p50 per query | ratio | target |
 |---|---|---|---|
@@ -95,8 +94,7 @@ def _scale(size: int, queries: int, rounds: int) -> tuple[dict[str, str], dict[s
     postings = build(documents())
     build_s = time.perf_counter() - began - reading_s
     floor_s = _seconds(lambda: _floor(documents(), size)) - reading_s
-    kernel = choose()
-    ours, okapi = CsrIndex(postings, Lucene(), kernel), CsrIndex(postings, Okapi(), kernel)
+    ours, okapi = CsrIndex(postings, Lucene()), CsrIndex(postings, Okapi())
     asked = [words[query].tolist() for query in asked_numbers]
 
     peer = bm25s.BM25(backend="numba", method="lucene", k1=Lucene().k1, b=Lucene().b)

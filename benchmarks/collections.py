@@ -21,7 +21,6 @@ import numpy as np
 
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.lexical import SegmentedIndex
@@ -171,7 +170,6 @@ async def _longest_stall() -> float:
 
 
 async def _open(root: Path, queries: int) -> dict[str, str]:
-    kernel = choose()
     tokens = analyzer("").tokens  # the default, as the collection has it
     asked = [" ".join(one.text.split()[:10]) for one in generated(queries, seed=99)]
     # Compiled, or loaded, before the clock starts.
@@ -179,13 +177,13 @@ async def _open(root: Path, queries: int) -> dict[str, str]:
     await small.start()
     await small.of(DEFAULT_TENANT).ingest(NAME, list(generated(10)), create=True)
     with _leased(small.of(DEFAULT_TENANT)) as snapshot:
-        SegmentedIndex(snapshot, Lucene(), kernel).search(tokens(asked[0]), 5)
+        SegmentedIndex(snapshot, Lucene()).search(tokens(asked[0]), 5)
     await small.stop()
     before = _resident()
     began = time.perf_counter()
     store, collections = await _opened(root)
     with _leased(collections) as snapshot:
-        index = SegmentedIndex(snapshot, Lucene(), kernel)
+        index = SegmentedIndex(snapshot, Lucene())
         found = index.search(tokens(asked[0]), _TOP)
         snapshot.passages(found.rows[:5].tolist())
         open_s = time.perf_counter() - began

@@ -111,7 +111,6 @@ def squad(questions: int, pool: int) -> list[RetrievedQuestion]:
     """Dev questions of squad-open with the ``pool`` passages that BM25 finds best for each."""
     from evenmesh_retriever.analyzer import analyzer
     from evenmesh_retriever.backends.bm25.csr import CsrIndex
-    from evenmesh_retriever.backends.bm25.kernel import choose
     from evenmesh_retriever.backends.bm25.postings import build
     from evenmesh_retriever.backends.bm25.weighting import Lucene
 
@@ -119,7 +118,7 @@ def squad(questions: int, pool: int) -> list[RetrievedQuestion]:
     passages = [Passage(row["id"], row["title"], row["text"]) for row in rows(data / "passages.dev.jsonl.gz")]
     asked = [row["question"] for row in rows(data / "questions.dev.jsonl.gz")]
     words = analyzer("english")
-    index = CsrIndex(build(words.tokens(f"{one.title} {one.text}") for one in passages), Lucene(), choose())
+    index = CsrIndex(build(words.tokens(f"{one.title} {one.text}") for one in passages), Lucene())
     found = []
     for question in random.Random(7).sample(asked, questions):
         best = index.search(words.tokens(question), pool)

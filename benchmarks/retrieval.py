@@ -17,7 +17,6 @@ from benchmarks.shared_data import folder, rows
 from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_retriever.analyzer import UnicodeWordAnalyzer, analyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Lucene, Okapi, Weighting
 from evenmesh_retriever.backends.dense.flat import FlatIndex
@@ -99,7 +98,7 @@ def _measured(data: Judged, encoder: SentenceEncoder) -> list[Quality]:
     runs: dict[str, list[Scored]] = {}
     for name, (make, weighting) in LEXICAL.items():
         words = make()
-        index = CsrIndex(build(words.tokens(content) for content in contents), weighting, choose())
+        index = CsrIndex(build(words.tokens(content) for content in contents), weighting)
         runs[name] = [index.search(words.tokens(query), POOL) for query in data.queries.values()]
     vectors = encoder.encode_passages(contents, lambda _: None)
     asked = np.stack([encoder.encode_query(query) for query in data.queries.values()])

@@ -25,7 +25,6 @@ from evenmesh_documents.counting import bundled
 from evenmesh_lab.studies.uncertainty import Bootstrap
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Okapi
 
@@ -148,7 +147,7 @@ def _row(
     name: str, pieces: Sequence[Piece], turns: Sequence[Question], judge: Judge, *, history: bool
 ) -> Row:
     tokens = analyzer("english").tokens
-    index = CsrIndex(build(tokens(f"{one.title} {one.text}") for one in pieces), Okapi(), choose())
+    index = CsrIndex(build(tokens(f"{one.title} {one.text}") for one in pieces), Okapi())
     found: dict[str, list[tuple[float, float]]] = {}
     for turn in turns:
         said = [one["text"] for one in turn["history"]]

@@ -15,7 +15,6 @@ from benchmarks.vote_study import sets as votes
 from evenmesh_generator.domain import Passage
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_training.rankrag.data.datasets import Request, Split, reader
@@ -56,7 +55,7 @@ class Asked:
         """Return BM25's best passages for each question: Lucene's idf, English analyzer."""
         words = analyzer("english")
         contents = (words.tokens(f"{one.title} {one.text}") for one in self.passages)
-        index = CsrIndex(build(contents), Lucene(), choose())
+        index = CsrIndex(build(contents), Lucene())
         return [
             [self.passages[row] for row in index.search(words.tokens(one.text), DEPTH).rows.tolist()]
             for one in self.questions

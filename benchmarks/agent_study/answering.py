@@ -22,7 +22,6 @@ from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_reranker.domain import Passage
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
@@ -56,7 +55,7 @@ class Agents:
         self._labels = world.labels
         self._words = analyzer("english")
         contents = (self._words.tokens(f"{one.title} {one.text}") for one in self._passages)
-        self._index = CsrIndex(build(contents), Lucene(), choose())
+        self._index = CsrIndex(build(contents), Lucene())
         self._vectors: dict[str, FloatArray] = {}
         self._standardized: dict[str, dict[str, float]] = {}
 

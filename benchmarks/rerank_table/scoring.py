@@ -35,7 +35,6 @@ from evenmesh_reranker.domain import Passage as Candidate
 from evenmesh_reranker.ports import Assigned
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
@@ -166,7 +165,7 @@ class FirstStages:
         self.passages = dict(zip(self._ids, judged.passages, strict=True))
         self._words = analyzer("english")
         contents = [f"{one.title} {one.text}" if one.title else one.text for one in judged.passages]
-        self._index = CsrIndex(build(self._words.tokens(one) for one in contents), Lucene(), choose())
+        self._index = CsrIndex(build(self._words.tokens(one) for one in contents), Lucene())
         self._encoder = SentenceEncoder()
         self._vectors = self._encoded(contents, home)
         self._row = {id_: row for row, id_ in enumerate(self._ids)}

@@ -16,7 +16,6 @@ from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_generator.domain import Passage
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.weighting import Lucene
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
@@ -49,7 +48,7 @@ class Retrievers:
         self._rows: dict[str, IntArray] = {ALL: np.arange(len(self._ids))}
         self._rows |= {name: np.array([rows[one.id] for one in some]) for name, some in sources.items()}
         self._indexes = {
-            name: CsrIndex(build(tokens[row] for row in some.tolist()), Lucene(), choose())
+            name: CsrIndex(build(tokens[row] for row in some.tolist()), Lucene())
             for name, some in self._rows.items()
         }
         self._encoder = SentenceEncoder()

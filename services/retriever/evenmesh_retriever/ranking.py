@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +19,8 @@ from evenmesh_core.plackett_luce import (
 )
 from evenmesh_kit.rpc.policies import GroupSharesPolicy, Policy, find_policy
 from evenmesh_retriever.domain import Draw, FloatArray, IntArray, Query, Scored, Unranked
+
+_ENGINE: Final = "numba"  # the same rankings as by NumPy, in a third of the time
 
 
 class Ranked(NamedTuple):
@@ -128,21 +128,13 @@ def warm() -> None:
     """Have draws compiled, or loads what an earlier process compiled, so that no request waits for it."""
     scores = np.array([2.0, 1.0])
     for some in (scores, scores[::-1].copy()):
-        draw_from_scores(some, 1.0, num_rankings=1, k=1, rng=0, engine=_engine())
+        draw_from_scores(some, 1.0, num_rankings=1, k=1, rng=0, engine=_ENGINE)
 
 
 def _drawn(query: Query, draw: Draw, scores: FloatArray, k: int) -> Draws:
     rng = _generator(query, draw)
-    return draw_from_scores(
-        scores, draw.alpha, num_rankings=draw.num_rankings, k=k, rng=rng, engine=_engine()
-    )
+    return draw_from_scores(scores, draw.alpha, num_rankings=draw.num_rankings, k=k, rng=rng, engine=_ENGINE)
 
 
 def _generator(query: Query, draw: Draw) -> np.random.Generator:
     return np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
-
-
-@cache
-def _engine() -> Literal["numpy", "numba"]:
-    """Return the compiled one where it is installed: the same rankings, in a third of the time."""
-    return "numpy" if importlib.util.find_spec("numba") is None else "numba"

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from evenmesh_kit.settings import variable
+from evenmesh_retriever.backends.bm25 import kernel
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
-from evenmesh_retriever.backends.bm25.kernel import Kernel, choose
 from evenmesh_retriever.backends.bm25.retriever import Bm25Retriever
 from evenmesh_retriever.backends.bm25.weighting import LongWeighting, Lucene, Okapi, PlusWeighting, Weighting
 from evenmesh_retriever.backends.hybrid import Component, Fusion, HybridRetriever
@@ -52,15 +52,15 @@ class RetrieverCatalogue:
         sparse: SparseTextEncoder | None = None,
         elsewhere: Callable[[Mapping[str, Retriever]], dict[str, Retriever]] | None = None,
     ) -> None:
-        kernel = choose()
-        retrievers = _bm25(settings, analyzer, kernel)
+        kernel.warm()
+        retrievers = _bm25(settings, analyzer)
         if encoder is not None:
             retrievers.append(_dense(settings, encoder))
         self._impacts: ImpactCache | None = None
         self._sparse = sparse
         if sparse is not None:
             self._impacts = ImpactCache(settings.kept_in / "splade", read_only=settings.follow is not None)
-            retrievers.append(_splade(sparse, self._impacts, kernel))
+            retrievers.append(_splade(sparse, self._impacts))
         self.retrievers = {retriever.info.name: retriever for retriever in retrievers}
         if elsewhere is not None:
             self.retrievers = elsewhere(self.retrievers)
@@ -91,11 +91,8 @@ class RetrieverCatalogue:
             self._impacts.carry(tenant, plan, manifest)
 
 
-def _bm25(
-    settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], kernel: Kernel
-) -> list[Retriever]:
+def _bm25(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer]) -> list[Retriever]:
     """Return the variants of BM25."""
-    by_counts = partial(lexical_index, kernel=kernel), partial(CsrIndex, kernel=kernel)
 
     def variant(
         name: str,
@@ -110,7 +107,7 @@ def _bm25(
         described += "".join(f", delta={one:g}" for one in delta)
         info = RetrieverInfo(
             name=name,
-            description=described if by_reference else f"{described}, kernel {kernel.name}",
+            description=described if by_reference else f"{described}, kernel numba",
             engine="rank_bm25" if by_reference else "csr",
             model="",
             device=_CPU,
@@ -119,7 +116,7 @@ def _bm25(
             info,
             analyzer,
             lambda lexical: weighting(_or(lexical.k1, k1), _or(lexical.b, b), *delta),
-            *(_reference() if by_reference else by_counts),
+            *(_reference() if by_reference else (lexical_index, CsrIndex)),
         )
 
     lucene, paper = (settings.lucene_k1, settings.lucene_b), (settings.bm25_k1, settings.bm25_b)
@@ -197,17 +194,17 @@ def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
     return DenseRetriever(info, encoder, index, settings.query_cache_bytes)
 
 
-def _splade(encoder: SparseTextEncoder, impacts: ImpactCache, kernel: Kernel) -> Retriever:
+def _splade(encoder: SparseTextEncoder, impacts: ImpactCache) -> Retriever:
     from evenmesh_retriever.backends.splade.retriever import SpladeRetriever
 
     info = RetrieverInfo(
         name="splade",
-        description=f"inner product of term weights by {encoder.name}, exact, kernel {kernel.name}",
+        description=f"inner product of term weights by {encoder.name}, exact, kernel numba",
         engine="impacts",
         model=encoder.name,
         device=encoder.device,
     )
-    return SpladeRetriever(info, encoder, impacts.index, kernel)
+    return SpladeRetriever(info, encoder, impacts.index)
 
 
 def _hybrid(settings: RetrieverSettings, retrievers: Mapping[str, Retriever]) -> Retriever:

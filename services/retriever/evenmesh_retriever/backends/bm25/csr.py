@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenmesh_retriever.backends.bm25.kernel import Counts, Kernel, MaskArray, QueryTokens
+from evenmesh_retriever.backends.bm25 import kernel
+from evenmesh_retriever.backends.bm25.kernel import Counts, MaskArray, QueryTokens
 from evenmesh_retriever.backends.bm25.postings import Postings
 from evenmesh_retriever.backends.bm25.weighting import Weighting, average_length
 from evenmesh_retriever.domain import FloatArray, IntArray, Scored
@@ -50,7 +51,6 @@ class CsrIndex:
     Args:
         postings: the term counts.
         weighting: the formula.
-        kernel: what runs the loops.
         statistics: of the collection these postings are a part of; None if they are all of it.
     """
 
@@ -58,12 +58,10 @@ class CsrIndex:
         self,
         postings: Postings,
         weighting: Weighting,
-        kernel: Kernel,
         statistics: Statistics | None = None,
     ) -> None:
         self._postings = postings
         self._weighting = weighting
-        self._kernel = kernel
         self._statistics = statistics or Statistics.of(postings, weighting)
         self._counts = Counts.of(
             postings.rows, postings.counts, postings.lengths, weighting, self._statistics.average_length
@@ -74,11 +72,11 @@ class CsrIndex:
 
         ``allowed`` says of each passage whether it may be found; None: all may.
         """
-        return self._kernel.search(self._counts, self._asked(tokens), n, allowed)
+        return kernel.search(self._counts, self._asked(tokens), n, allowed)
 
     def scores(self, tokens: Sequence[str]) -> FloatArray:
         """Score of every passage, ``[n]``."""
-        return self._kernel.scores(self._counts, self._asked(tokens))
+        return kernel.scores(self._counts, self._asked(tokens))
 
     def _asked(self, tokens: Sequence[str]) -> QueryTokens:
         numbers = self._postings.numbers(tokens)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from evenmesh_kit.storage import durable_files
-from evenmesh_retriever.backends.bm25.kernel import Kernel
 from evenmesh_retriever.backends.segments.building.merge import MergeOrder
 from evenmesh_retriever.backends.segments.files.manifest import Name, SegmentManifest
 from evenmesh_retriever.backends.segments.files.segment import Segment
@@ -34,13 +33,11 @@ class SegmentedImpacts(OfVersion):
     Args:
         snapshot: the version.
         postings: those of each of its segments.
-        kernel: what runs the loops.
     """
 
-    def __init__(self, snapshot: SegmentSnapshot, postings: Sequence[ImpactPostings], kernel: Kernel) -> None:
+    def __init__(self, snapshot: SegmentSnapshot, postings: Sequence[ImpactPostings]) -> None:
         super().__init__(snapshot)
         self._postings = postings
-        self._kernel = kernel
 
     def search(self, query: SparseVector, n: int, where: Filter | None = None) -> Scored:
         """Return the best ``n`` of the allowed passages, or all of them; equal scores by ascending id.
@@ -50,15 +47,14 @@ class SegmentedImpacts(OfVersion):
         """
         masks = self._snapshot.allowed(where)
         found = [
-            postings.search(query, n, self._kernel, mask)
-            for postings, mask in zip(self._postings, masks, strict=True)
+            postings.search(query, n, mask) for postings, mask in zip(self._postings, masks, strict=True)
         ]
         return merged(found, self._snapshot.offsets, n, self._snapshot.id)
 
     def scores(self, query: SparseVector, where: Filter | None = None) -> Unranked:
         """Return all of the passages that may be found; raises as :meth:`search`."""
         masks = self._snapshot.allowed(where)
-        scores = [postings.scores(query, self._kernel) for postings in self._postings]
+        scores = [postings.scores(query) for postings in self._postings]
         return gathered(scores, masks, self._snapshot.offsets)
 
 
@@ -87,9 +83,7 @@ class ImpactCache:
             elif time.time() - folder.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def index(
-        self, snapshot: Snapshot, encoder: SparseTextEncoder, kernel: Kernel
-    ) -> SegmentedImpacts | None:
+    def index(self, snapshot: Snapshot, encoder: SparseTextEncoder) -> SegmentedImpacts | None:
         """Return the index of a version; its segments without weights by this encoder are encoded now.
 
         None where the weights are another process's to make, and are not all there.
@@ -105,7 +99,7 @@ class ImpactCache:
                 return None
         else:
             postings = [self._postings(view.segment, encoder, tenant) for view in snapshot.views]
-        return SegmentedImpacts(snapshot, postings, kernel)
+        return SegmentedImpacts(snapshot, postings)
 
     @contextmanager
     def ahead(self, encoder: SparseTextEncoder, tenant: str) -> Iterator[Callable[[Sequence[str]], None]]:

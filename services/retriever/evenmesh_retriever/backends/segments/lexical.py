@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from evenmesh_retriever.backends.bm25.kernel import Counts, Kernel, QueryTokens
+from evenmesh_retriever.backends.bm25 import kernel
+from evenmesh_retriever.backends.bm25.kernel import Counts, QueryTokens
 from evenmesh_retriever.backends.bm25.weighting import Okapi, Weighting, average_length
 from evenmesh_retriever.backends.segments.selection import gathered, merged
 from evenmesh_retriever.backends.segments.snapshot import OfVersion, SegmentSnapshot
@@ -15,13 +16,13 @@ from evenmesh_retriever.domain import Filter, IntArray, Scored, Unranked
 from evenmesh_retriever.ports import Snapshot
 
 
-def index(snapshot: Snapshot, weighting: Weighting, kernel: Kernel) -> SegmentedIndex | None:
+def index(snapshot: Snapshot, weighting: Weighting) -> SegmentedIndex | None:
     """Return the index of a version; None if its terms are missing or come from another analyzer version."""
     if not isinstance(snapshot, SegmentSnapshot):
         return None
     if any(view.segment.manifest.analyzer != snapshot.info.analyzer for view in snapshot.views):
         return None
-    return SegmentedIndex(snapshot, weighting, kernel)
+    return SegmentedIndex(snapshot, weighting)
 
 
 class SegmentedIndex(OfVersion):
@@ -33,13 +34,11 @@ class SegmentedIndex(OfVersion):
     Args:
         snapshot: the version.
         weighting: the formula.
-        kernel: what runs the loops.
     """
 
-    def __init__(self, snapshot: SegmentSnapshot, weighting: Weighting, kernel: Kernel) -> None:
+    def __init__(self, snapshot: SegmentSnapshot, weighting: Weighting) -> None:
         super().__init__(snapshot)
         self._weighting = weighting
-        self._kernel = kernel
 
     def search(self, tokens: Sequence[str], n: int, where: Filter | None = None) -> Scored:
         """Return the best ``n`` of the allowed passages, or all of them; equal scores by ascending id.
@@ -49,7 +48,7 @@ class SegmentedIndex(OfVersion):
         """
         snapshot = self._snapshot
         found = [
-            self._kernel.search(counts, asked, n, mask)
+            kernel.search(counts, asked, n, mask)
             for counts, mask, asked in zip(
                 self._counts, snapshot.allowed(where), self._asked(tokens), strict=True
             )
@@ -59,7 +58,7 @@ class SegmentedIndex(OfVersion):
     def scores(self, tokens: Sequence[str], where: Filter | None = None) -> Unranked:
         """Return all of the passages that may be found; raises as :meth:`search`."""
         scores = [
-            self._kernel.scores(counts, asked)
+            kernel.scores(counts, asked)
             for counts, asked in zip(self._counts, self._asked(tokens), strict=True)
         ]
         return gathered(scores, self._snapshot.allowed(where), self._snapshot.offsets)

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evenmesh_retriever.backends.bm25.kernel import Impacts, Kernel, QueryTokens
+from evenmesh_retriever.backends.bm25 import kernel
+from evenmesh_retriever.backends.bm25.kernel import Impacts, QueryTokens
 from evenmesh_retriever.backends.segments.files.mapping import load
 from evenmesh_retriever.domain import FloatArray, IntArray, Scored, VectorArray
 from evenmesh_retriever.ports import TextEncoder
@@ -139,13 +140,11 @@ class ImpactPostings:
         bounds, rows, impacts = (load(folder / f"impacts.{name}.npy") for name in _ARRAYS)
         return cls(bounds, rows, impacts, int(np.load(folder / "impacts.size.npy", allow_pickle=False)))
 
-    def search(
-        self, query: SparseVector, n: int, kernel: Kernel, allowed: NDArray[np.bool_] | None = None
-    ) -> Scored:
+    def search(self, query: SparseVector, n: int, allowed: NDArray[np.bool_] | None = None) -> Scored:
         """Return the best ``n`` by inner product with a query, or all; equal scores by ascending row."""
         return kernel.search(self._impacts, self._asked(query), n, allowed)
 
-    def scores(self, query: SparseVector, kernel: Kernel) -> FloatArray:
+    def scores(self, query: SparseVector) -> FloatArray:
         """Inner product of a query with each passage, in float64, summed by ascending term, ``[n]``."""
         return kernel.scores(self._impacts, self._asked(query))
 

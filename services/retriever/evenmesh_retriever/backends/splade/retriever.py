@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from evenmesh.wire.errors import FailedPrecondition
 from evenmesh_kit.compute.lengths import rows_at_once
 from evenmesh_retriever import cost
-from evenmesh_retriever.backends.bm25.kernel import Kernel
 from evenmesh_retriever.backends.indexed import IndexedRetriever
 from evenmesh_retriever.backends.splade.postings import ImpactPostings, SparseTextEncoder, SparseVector
 from evenmesh_retriever.domain import Passage, RetrieverInfo, Scored
@@ -22,20 +21,17 @@ class SpladeRetriever(IndexedRetriever[SparseVector]):
         info: what it is.
         encoder: makes the weights of queries and passages.
         index: makes the index of a collection, encoding what has not been; None if it cannot.
-        kernel: what runs the loops.
     """
 
     def __init__(
         self,
         info: RetrieverInfo,
         encoder: SparseTextEncoder,
-        index: Callable[[Snapshot, SparseTextEncoder, Kernel], Index[SparseVector] | None],
-        kernel: Kernel,
+        index: Callable[[Snapshot, SparseTextEncoder], Index[SparseVector] | None],
     ) -> None:
         super().__init__(info)
         self._encoder = encoder
         self._index = index
-        self._kernel = kernel
 
     def rank(self, passages: Sequence[Passage], query: str) -> Steps[Scored]:
         """Return all of the passages, encoded now."""
@@ -47,14 +43,14 @@ class SpladeRetriever(IndexedRetriever[SparseVector]):
             rows_at_once(self._encoder.device),
         )
         postings = ImpactPostings.build(vectors, self._encoder.vocabulary)
-        return postings.search(self._encoder.encode_query(query), len(passages), self._kernel)
+        return postings.search(self._encoder.encode_query(query), len(passages))
 
     def work(self, sizes: Sequence[int]) -> int:
         """Return the work of encoding the passages."""
         return cost.encoding(sizes, self._encoder.max_tokens)
 
     def _indexed(self, snapshot: Snapshot) -> Index[SparseVector] | None:
-        return self._index(snapshot, self._encoder, self._kernel)
+        return self._index(snapshot, self._encoder)
 
     def _asked(self, snapshot: Snapshot, query: str) -> SparseVector:
         return self._encoder.encode_query(query)

@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from evenmesh.wire.errors import InvalidField
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer as analyzer_of
-from evenmesh_retriever.backends.bm25.kernel import NumbaKernel
 from evenmesh_retriever.backends.bm25.weighting import LongWeighting, Lucene, Okapi, PlusWeighting, Weighting
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.files.records import record_of
@@ -86,7 +85,6 @@ class Collection(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.root = Path(mkdtemp(prefix="evenmesh-"))
-        self.kernel = NumbaKernel()
         self.model: dict[str, Passage] = {}
         self.fresh = 0
 
@@ -175,7 +173,7 @@ class Collection(RuleBasedStateMachine):
     ) -> Ranking | None:
         with self.collections.lease(name) as snapshot:
             assert isinstance(snapshot, SegmentSnapshot)
-            index = SegmentedIndex(snapshot, weighting, self.kernel)
+            index = SegmentedIndex(snapshot, weighting)
             try:
                 found = index.search(analyzer("unicode").tokens(query), n, where)
             except InvalidField:

@@ -12,7 +12,6 @@ import pytest
 from evenmesh.wire.errors import MeshError, NotFound
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.bm25.kernel import NumpyKernel
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.impacts import ImpactCache
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
@@ -47,11 +46,11 @@ class LetterEncoder:
 
 
 async def test_merging_takes_weights_over(tmp_path: Path) -> None:
-    encoder, kernel = LetterEncoder(), NumpyKernel()
+    encoder = LetterEncoder()
     impacts = ImpactCache(tmp_path / "splade")
 
     def prepare(snapshot: SegmentSnapshot) -> None:
-        impacts.index(snapshot, encoder, kernel)
+        impacts.index(snapshot, encoder)
 
     recipe = SegmentIndexing(cache(analyzer), None, carry=impacts.carry)
     store = SegmentStore(tmp_path / "collections", recipe, prepare)
@@ -67,7 +66,7 @@ async def test_merging_takes_weights_over(tmp_path: Path) -> None:
 
     def ranking(name: str) -> tuple[list[str], list[float]]:
         with collections.lease(name) as snapshot:
-            index = impacts.index(snapshot, encoder, kernel)
+            index = impacts.index(snapshot, encoder)
             assert index is not None
             found: Scored = index.search(encoder.encode_query("fox"), 10)
             return [p.id for p in snapshot.passages(found.rows.tolist())], found.scores.tolist()
@@ -83,14 +82,14 @@ async def test_merging_takes_weights_over(tmp_path: Path) -> None:
 
 
 async def test_a_replica_reads_weights_and_makes_none(tmp_path: Path) -> None:
-    encoder, kernel = LetterEncoder(), NumpyKernel()
+    encoder = LetterEncoder()
     impacts = ImpactCache(tmp_path / "splade")
     replica = ImpactCache(tmp_path / "splade", read_only=True)
     with_weights = True
 
     def prepare(snapshot: SegmentSnapshot) -> None:
         if with_weights:
-            impacts.index(snapshot, encoder, kernel)
+            impacts.index(snapshot, encoder)
 
     store = SegmentStore(tmp_path / "collections", SegmentIndexing(cache(analyzer), None), prepare)
     await store.start()
@@ -98,7 +97,7 @@ async def test_a_replica_reads_weights_and_makes_none(tmp_path: Path) -> None:
     await collections.ingest("c", [Passage("a", "", "fox"), Passage("b", "", "dog")], create=True)
     encoded = encoder.encoded
     with collections.lease("c") as snapshot:
-        found = [one.index(snapshot, encoder, kernel) for one in (impacts, replica)]
+        found = [one.index(snapshot, encoder) for one in (impacts, replica)]
         assert found[0] is not None
         assert found[1] is not None
         scored = [one.search(encoder.encode_query("fox"), 2) for one in found if one is not None]
@@ -107,7 +106,7 @@ async def test_a_replica_reads_weights_and_makes_none(tmp_path: Path) -> None:
     await collections.ingest("c", [Passage("z", "", "ox")], create=False)
     before = sorted(tmp_path.joinpath("splade").rglob("*"))
     with collections.lease("c") as snapshot:
-        assert replica.index(snapshot, encoder, kernel) is None
+        assert replica.index(snapshot, encoder) is None
     assert sorted(tmp_path.joinpath("splade").rglob("*")) == before
     assert encoder.encoded == encoded
     await store.stop()
@@ -129,13 +128,13 @@ async def test_encoding_keeps_no_other_writer_waiting(tmp_path: Path) -> None:
                 assert self.go_on.wait(30)
             return super().encode_passages(texts, progress)
 
-    encoder, kernel = Halting(), NumpyKernel()
+    encoder = Halting()
     impacts = ImpactCache(tmp_path / "splade")
     recipe = SegmentIndexing(
         cache(analyzer), None, carry=impacts.carry, ahead=partial(impacts.ahead, encoder)
     )
     store = SegmentStore(
-        tmp_path / "collections", recipe, lambda snapshot: void(impacts.index(snapshot, encoder, kernel))
+        tmp_path / "collections", recipe, lambda snapshot: void(impacts.index(snapshot, encoder))
     )
     await store.start()
     collections = store.of(DEFAULT_TENANT)
@@ -166,7 +165,7 @@ async def test_what_is_refused_is_not_encoded(tmp_path: Path) -> None:
     store = SegmentStore(
         tmp_path / "collections",
         recipe,
-        lambda snapshot: void(impacts.index(snapshot, encoder, NumpyKernel())),
+        lambda snapshot: void(impacts.index(snapshot, encoder)),
         Options(quotas=Quotas(tenant_passages=Limit(3, "S_TP"))),
     )
     await store.start()
@@ -195,7 +194,7 @@ async def test_tenants_share_no_weights(tmp_path: Path) -> None:
     impacts = ImpactCache(tmp_path / "splade")
 
     def prepare(snapshot: SegmentSnapshot) -> None:
-        assert impacts.index(snapshot, encoder, NumpyKernel()) is not None
+        assert impacts.index(snapshot, encoder) is not None
 
     store = SegmentStore(
         tmp_path / "collections", SegmentIndexing(cache(analyzer), None, carry=impacts.carry), prepare

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenmesh_retriever.backends.bm25.kernel import NumbaKernel, NumpyKernel
 from evenmesh_retriever.backends.splade.postings import ImpactPostings, SparseVector
 
-KERNELS = [NumpyKernel(), NumbaKernel()]
 VOCABULARY = 12
 # Eighths: sums of their products are exact, so a dense product is an oracle to the last bit.
 weights = st.integers(0, 16).map(lambda n: n / 8)
@@ -31,14 +29,13 @@ def test_scores_are_those_of_a_dense_product(
     expected = np.array(matrix).reshape(-1, VOCABULARY) @ np.array(query)
     size = len(matrix)
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=np.bool_)
-    for kernel in KERNELS:
-        np.testing.assert_array_equal(postings.scores(vector(query), kernel), expected)
-        for mask in (None, allowed):
-            rows = range(size) if mask is None else np.flatnonzero(mask).tolist()
-            found = postings.search(vector(query), n, kernel, mask)
-            best = sorted(rows, key=lambda row: (-expected[row], row))[:n]
-            assert found.rows.tolist() == best
-            assert found.scores.tolist() == expected[best].tolist()
+    np.testing.assert_array_equal(postings.scores(vector(query)), expected)
+    for mask in (None, allowed):
+        rows = range(size) if mask is None else np.flatnonzero(mask).tolist()
+        found = postings.search(vector(query), n, mask)
+        best = sorted(rows, key=lambda row: (-expected[row], row))[:n]
+        assert found.rows.tolist() == best
+        assert found.scores.tolist() == expected[best].tolist()
 
 
 def test_a_file_holds_what_was_built(tmp_path: Path) -> None:
@@ -51,9 +48,8 @@ def test_a_file_holds_what_was_built(tmp_path: Path) -> None:
     assert not opened.impacts.flags.writeable
     query = vector(rng.random(VOCABULARY).tolist())
     expected = matrix.astype(np.float64)[:, query.terms] @ query.weights.astype(np.float64)
-    for kernel in KERNELS:
-        np.testing.assert_allclose(opened.scores(query, kernel), expected, rtol=1e-14)
-        assert opened.search(query, 50, kernel).rows.tolist() == built.search(query, 50, kernel).rows.tolist()
+    np.testing.assert_allclose(opened.scores(query), expected, rtol=1e-14)
+    assert opened.search(query, 50).rows.tolist() == built.search(query, 50).rows.tolist()
     (tmp_path / "impacts.rows.npy").unlink()
     with pytest.raises(OSError, match=r"impacts\.rows\.npy"):
         ImpactPostings.open(tmp_path)

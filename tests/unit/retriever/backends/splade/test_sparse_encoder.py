@@ -8,7 +8,6 @@ import torch
 from sentence_transformers import SparseEncoder
 from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
-from evenmesh_retriever.backends.bm25.kernel import NumbaKernel
 from evenmesh_retriever.backends.splade.postings import ImpactPostings
 from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
 from evenmesh_retriever.ports import CannotStart
@@ -45,7 +44,7 @@ def test_scores_are_those_of_a_dense_product(encoder: SpladeEncoder, folder: Pat
     postings = ImpactPostings.build(encoder.encode_passages(TEXTS, lambda _: None), encoder.vocabulary)
     matrix = dense(folder, TEXTS).astype(np.float64)
     for query in ("red lamp", "chain oil oil", "night"):
-        scores = postings.scores(encoder.encode_query(query), NumbaKernel())
+        scores = postings.scores(encoder.encode_query(query))
         np.testing.assert_allclose(scores, matrix @ matrix_of(folder, query), rtol=1e-4)
         assert scores.max() > 0
 
