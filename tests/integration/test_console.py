@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +28,7 @@ from tests.integration.test_mesh import eventually
 from tests.support import document_files, evaluator_process, tiny_encoders, tiny_models
 from tests.support.console_page import NARROW, PAGES, TALL, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
-from tests.support.killable import Killable
+from tests.support.killable import Killable, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -190,14 +188,7 @@ def test_a_generator_that_dies_within_an_ask_is_named_and_answers_when_it_is_bac
         "evenmesh_orchestrator", "orchestrator", tmp_path, GENERATOR_TARGET=generator.address, **others
     )
     addresses = replace(mesh.addresses, orchestrator=orchestrator.address, generator=generator.address)
-    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:  # this thread has Playwright's event loop
-
-        def start(one: Killable) -> None:
-            stack.callback(one.kill)
-            pool.submit(asyncio.run, one.start()).result()
-
-        start(generator)
-        start(orchestrator)
+    with serving(generator, orchestrator), ExitStack() as stack:
         served = stack.enter_context(GatewayProcess(tmp_path, addresses))
         browser = console.page.context.browser
         assert browser is not None
@@ -211,7 +202,7 @@ def test_a_generator_that_dies_within_an_ask_is_named_and_answers_when_it_is_bac
         generator.kill()
         page.locator(".result .problem").wait_for()
         assert page.get_by_text("What the model was given").count() == 1  # what came stays
-        start(generator)
+        stack.enter_context(serving(generator))
         page.locator(".result").get_by_role("button", name="Try again").click()
         page.get_by_text("Where the time went").wait_for()
         assert page.locator(".said").inner_text()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import html
 import json
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -24,7 +22,7 @@ from tests.integration.conftest import DEMO, RunningMesh
 from tests.support import tiny_models
 from tests.support.console_page import WIDE, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
-from tests.support.killable import Killable
+from tests.support.killable import Killable, serving
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -66,10 +64,7 @@ def audited(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "evenmesh_orchestrator", "orchestrator", home, GENERATOR_TARGET=generator.address, **others
     )
     addresses = replace(mesh.addresses, orchestrator=orchestrator.address, generator=generator.address)
-    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:  # this thread has Playwright's event loop
-        for one in (generator, orchestrator):
-            stack.callback(one.kill)
-            pool.submit(asyncio.run, one.start()).result()
+    with serving(generator, orchestrator), ExitStack() as stack:
         served = stack.enter_context(GatewayProcess(home, addresses))
         client = stack.enter_context(Client(addresses, timeout=240))
         browser = stack.enter_context(chromium())

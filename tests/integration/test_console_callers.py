@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from evenmesh_kit.security.caller import Role
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.console_page import WIDE, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
-from tests.support.killable import Killable
+from tests.support.killable import Killable, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
@@ -78,10 +76,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     known = {"EVENMESH_API_KEYS": str(home / "keys.toml")}
     retriever = Killable("evenmesh_retriever", "retriever", home).also(**known)
     evaluator = Killable("evenmesh_evaluator", "evaluator", home).also(**known)
-    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:  # Playwright has an event loop in this thread
-        for one in (retriever, evaluator):
-            stack.callback(one.kill)
-            pool.submit(asyncio.run, one.start()).result()
+    with serving(retriever, evaluator), ExitStack() as stack:
         nobody = "127.0.0.1:1"
         addresses = Addresses(
             orchestrator=nobody,

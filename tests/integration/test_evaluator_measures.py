@@ -26,7 +26,7 @@ from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_core.significance import mcnemar, paired_bootstrap
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_core.utility import expected_utility, fairness_intervals, utility_gains
-from tests.integration.test_evaluator_service import SERVICE, _running
+from tests.integration.test_evaluator_service import SERVICE, _failure, _running
 from tests.unit.core.group_fairness.conftest import BING
 
 Stub: TypeAlias = "pb_grpc.EvaluatorServiceAsyncStub"
@@ -39,8 +39,8 @@ _ANSWERS = ["Paris", "the city of Paris", "a banana", "Paris"]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An evaluator that the tests of this file share."""
-    with _running(tmp_path_factory.mktemp("home")) as (_, address):
-        yield address
+    with _running(tmp_path_factory.mktemp("home")) as process:
+        yield process.address
 
 
 @pytest.fixture
@@ -48,12 +48,6 @@ async def stub(address: str) -> AsyncIterator[Stub]:
     """A stub of the shared evaluator."""
     async with grpc.aio.insecure_channel(address) as channel:
         yield pb_grpc.EvaluatorServiceStub(channel)
-
-
-async def _failure(call: object) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call  # type: ignore[misc]  # calls of every kind
-    return caught.value
 
 
 # --- to the last bit
@@ -459,8 +453,8 @@ async def test_models_by_folder(tmp_path: Path, tiny_classifier: Path) -> None:
     from evenmesh_lab.similarities import Models, Similarities
 
     local = Similarities(Models(nli=folder, bert_score=folder, answer_equivalence=folder))
-    with _running(tmp_path / "home", **settings) as (_, address):
-        async with grpc.aio.insecure_channel(address) as channel:
+    with _running(tmp_path / "home", **settings) as process:
+        async with grpc.aio.insecure_channel(process.address) as channel:
             stub = pb_grpc.EvaluatorServiceStub(channel)
             answers = ["water", "the fox", "a dog", "water"]
             vote = pb.VoteRequest(
@@ -535,8 +529,8 @@ def _long_search() -> pb.SearchVoteWeightsRequest:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An evaluator with one thread for what callers bring, and room for two long searches."""
     home = tmp_path_factory.mktemp("small")
-    with _running(home, MEASURES_THREADS="1", MAX_WORK="85000") as (_, address):
-        yield address
+    with _running(home, MEASURES_THREADS="1", MAX_WORK="85000") as process:
+        yield process.address
 
 
 async def _vote_once_free(stub: Stub) -> pb.VoteResponse:

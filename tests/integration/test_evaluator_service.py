@@ -3,95 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf.message import Message
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import from_rpc_error
-from tests.support.forked import ForkedModule
+from tests.support.killable import Killable, serving
+from tests.support.started import refusal
 
-ROOT = Path(__file__).parents[2]
 SERVICE = "/evenmesh.evaluator.v1.EvaluatorService/"
 
 
-def _environment(home: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    return {
-        **os.environ,
-        "EVENMESH_HOME": str(home),
-        "EVENMESH_EVALUATOR_PORT": "0",
-        "EVENMESH_EVALUATOR_PORT_FILE": str(home / "evaluator.address"),
-        **{f"EVENMESH_EVALUATOR_{name}": value for name, value in settings.items()},
-    }
-
-
-def _error_at_start(home: Path, **settings: str) -> str:
-    """What a process that cannot start says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "evenmesh_evaluator"],
-        cwd=ROOT,
-        env=_environment(home, settings),
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=90,
-    )
-    assert done.returncode == 2
-    return done.stderr
-
-
-def _address(home: Path, process: ForkedModule, *, within_s: float = 90) -> str:
-    """The address of a process once it serves."""
-    ends = time.monotonic() + within_s
-    file = home / "evaluator.address"
-    while time.monotonic() < ends:
-        if process.poll() is not None:
-            log = (home / "evaluator.log").read_text()
-            pytest.fail(f"the evaluator ended with {process.returncode}: {log}")
-        if file.exists():
-            with grpc.insecure_channel(file.read_text()) as channel:
-                try:
-                    health = health_pb2_grpc.HealthStub(channel)
-                    reply = health.Check(health_pb2.HealthCheckRequest(), timeout=5, wait_for_ready=True)
-                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                        return file.read_text()
-                except grpc.RpcError as error:
-                    if time.monotonic() > ends:
-                        raise AssertionError("the evaluator does not answer") from error
-        time.sleep(0.02)
-    raise AssertionError(f"the evaluator did not serve within {within_s} s")
-
-
 @contextmanager
-def _running(home: Path, **settings: str) -> Iterator[tuple[ForkedModule, str]]:
-    process = ForkedModule("evenmesh_evaluator", _environment(home, settings), home / "evaluator.log")
-    try:
-        yield process, _address(home, process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        finally:
-            process.kill()
+def _running(home: Path, **settings: str) -> Iterator[Killable]:
+    process = Killable("evenmesh_evaluator", "evaluator", home, **settings)
+    with serving(process):
+        yield process
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An evaluator that the tests of this file share; each uses runs of its own."""
-    with _running(tmp_path_factory.mktemp("home")) as (_, address):
-        yield address
+    with _running(tmp_path_factory.mktemp("home")) as process:
+        yield process.address
 
 
 @pytest.fixture
@@ -493,10 +436,10 @@ async def test_a_malformed_observation_ends_the_stream_with_its_reason(address: 
 
 async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     acknowledged: list[str] = []
-    with _running(tmp_path) as (process, address):
+    with _running(tmp_path) as process:
 
         async def stream(number: int) -> None:
-            async with grpc.aio.insecure_channel(address) as channel:
+            async with grpc.aio.insecure_channel(process.address) as channel:
                 call = pb_grpc.EvaluatorServiceStub(channel).Observe(timeout=60)
 
                 async def write() -> None:
@@ -510,7 +453,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
                     async for response in call:
                         acknowledged.append(response.ack.observation_id)
                         if len(acknowledged) == 200:
-                            os.kill(process.pid, signal.SIGKILL)  # between commits, or in the middle of one
+                            process.kill()  # between commits, or in the middle of one
                 except grpc.aio.AioRpcError:
                     pass
                 finally:
@@ -518,11 +461,10 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
                     await asyncio.gather(writer, return_exceptions=True)
 
         await asyncio.gather(*map(stream, range(3)))
-        process.wait(30)
     assert len(acknowledged) >= 200
 
-    with _running(tmp_path) as (_, address):
-        async with grpc.aio.insecure_channel(address) as channel:
+    with _running(tmp_path) as process:
+        async with grpc.aio.insecure_channel(process.address) as channel:
             stub = pb_grpc.EvaluatorServiceStub(channel)
             again = await _observe(
                 stub,
@@ -543,8 +485,8 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
 
 
 async def test_sigterm_acknowledges_what_it_took(tmp_path: Path) -> None:
-    with _running(tmp_path) as (process, address):
-        async with grpc.aio.insecure_channel(address) as channel:
+    with _running(tmp_path) as process:
+        async with grpc.aio.insecure_channel(process.address) as channel:
             call = pb_grpc.EvaluatorServiceStub(channel).Observe(timeout=60)
             for i in range(20):
                 await call.write(pb.ObserveRequest(observation=_observation(str(i), "run")))
@@ -554,14 +496,14 @@ async def test_sigterm_acknowledges_what_it_took(tmp_path: Path) -> None:
             while (response := await call.read()) is not grpc.aio.EOF:
                 acknowledged.append(response.ack.observation_id)
         assert acknowledged == [str(i) for i in range(20)]
-        assert process.wait(30) == 0
+        await process.stop()
 
 
 async def test_a_locked_database_is_unavailable_and_nothing_is_acknowledged(tmp_path: Path) -> None:
-    with _running(tmp_path, LOCK_TIMEOUT_S="0.5") as (_, address):
+    with _running(tmp_path, LOCK_TIMEOUT_S="0.5") as process:
         lock = sqlite3.connect(tmp_path / "evaluator" / "observations.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with grpc.aio.insecure_channel(process.address) as channel:
             stub = pb_grpc.EvaluatorServiceStub(channel)
             call = stub.Observe(iter(_requests([_observation("1", "run")])), timeout=30)
             error = await _failure(call.read())
@@ -576,12 +518,12 @@ async def test_a_locked_database_is_unavailable_and_nothing_is_acknowledged(tmp_
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("in the way")
-    lines = _error_at_start(home, PORT_FILE=str(tmp_path / "address")).strip().splitlines()
+    lines = refusal("evaluator", home, PORT_FILE=str(tmp_path / "address")).strip().splitlines()
     assert len(lines) == 1
     assert "EVENMESH_HOME" in lines[0]
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    errors = _error_at_start(tmp_path, DATABASE_URL="mysql://x/y")
+    errors = refusal("evaluator", tmp_path, DATABASE_URL="mysql://x/y")
     assert errors.startswith("EVENMESH_EVALUATOR_DATABASE_URL=…: ")  # it may hold a password
     assert len(errors.strip().splitlines()) == 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import grpc
 import pytest
 import torch
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from evenmesh.common.v1 import common_pb2
@@ -47,6 +44,7 @@ from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models
 from tests.support.lifecycle import Idle
+from tests.support.started import Start, end_in_one_line, serving, starting
 from tests.support.tiny_models import SENTENCES
 from tests.support.waiting import until
 
@@ -439,56 +437,27 @@ async def test_one_tenants_largest_batch_leaves_room_for_another(
 
 
 @pytest.fixture
-def process(folders: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts ``python -m evenmesh_generator`` with settings; ended by pid with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(**settings: str) -> subprocess.Popen[str]:
-        environment = dict(os.environ)
-        environment |= {"EVENMESH_HOME": str(tmp_path), "EVENMESH_GENERATOR_PORT": "0"}
-        environment |= {"EVENMESH_GENERATOR_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
-        environment |= {f"EVENMESH_GENERATOR_{name}": value for name, value in settings.items()}
-        command = [sys.executable, "-m", "evenmesh_generator"]
-        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.poll() is None:
-            os.kill(one.pid, signal.SIGKILL)
-        one.wait()
-        assert one.stderr is not None
-        one.stderr.close()
+def process(tmp_path: Path) -> Iterator[Start]:
+    with starting("generator", tmp_path) as start:
+        yield start
 
 
 @pytest.mark.timeout(600)
-async def test_as_a_process(
-    process: Callable[..., subprocess.Popen[str]], folders: dict[str, Path], tmp_path: Path
-) -> None:
+async def test_as_a_process(process: Start, folders: dict[str, Path], tmp_path: Path) -> None:
     running = process(BUNDLED="false", MODELS=f"t5={folders['t5']}")
-    port_file = tmp_path / "port"
-    async with asyncio.timeout(300):
-        while not port_file.exists():
-            assert running.poll() is None
-            await asyncio.sleep(0.05)
-    channel = connect_sync(port_file.read_text(), service=NAME)
-    health = health_pb2_grpc.HealthStub(channel)
-    serving = health_pb2.HealthCheckResponse.SERVING
-    async with asyncio.timeout(300):
-        while health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=30).status != serving:
-            await asyncio.sleep(0.05)
+    channel = connect_sync(await serving(running, "generator", tmp_path, NAME), service=NAME)
     stub = GeneratorServiceStub(channel)
     parts = list(stub.Generate(_request(), timeout=TIMEOUT))
     assert parts[-1].answer.model == "t5"
     channel.close()
     running.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(running.wait, 60) == 0
-    assert not port_file.exists()
+    assert not (tmp_path / "generator.address").exists()
 
 
 @pytest.mark.timeout(900)
 async def test_what_cannot_be_served_ends_in_one_line(
-    process: Callable[..., subprocess.Popen[str]], folders: dict[str, Path], tmp_path: Path
+    process: Start, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -501,10 +470,4 @@ async def test_what_cannot_be_served_ends_in_one_line(
             "DEVICE": "cuda:99",
         },
     }
-    running = {words: process(BUNDLED="false", **settings) for words, settings in starts.items()}
-    for words, one in running.items():
-        assert await asyncio.to_thread(one.wait, 600) == 2
-        assert one.stderr is not None
-        lines = one.stderr.read().splitlines()
-        assert len(lines) == 1, lines
-        assert words in lines[0]
+    await end_in_one_line(partial(process, BUNDLED="false"), starts)

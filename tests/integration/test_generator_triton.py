@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1 import generator_service_pb2 as pb
@@ -43,8 +41,10 @@ from evenmesh_kit.security import caller as callers
 from evenmesh_kit.settings import SettingsError
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models, triton_models
+from tests.support.started import Start, serving, starting
 from tests.support.tiny_models import SENTENCES
 from tests.support.triton_server import TritonServer, skip_where_impossible
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
@@ -111,12 +111,6 @@ async def stub(triton: TritonServer, tmp_path_factory: pytest.TempPathFactory) -
 
 def _request(question: str = SENTENCES[0], **fields: Any) -> GenerationRequest:
     return replace(GenerationRequest(question, PASSAGES, decoding=Decoding(max_new_tokens=16)), **fields)
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not await holds():
-            await asyncio.sleep(0.05)
 
 
 async def _idle(model: TritonModel) -> bool:
@@ -220,7 +214,7 @@ async def test_a_caller_that_leaves_stops_the_model_within_two_steps(
     endless_server: TritonServer, endless: TritonModel, tmp_path: Path, num_beams: int
 ) -> None:
     """With beams nothing is reported before the end: the caller leaves when steps are being computed."""
-    await _until(lambda: _idle(endless))
+    await until(lambda: _idle(endless))
     before = endless.statistics()
     async with _served(endless_server.target, ["endless"], tmp_path) as stub:
         request = pb.GenerateRequest(
@@ -230,10 +224,10 @@ async def test_a_caller_that_leaves_stops_the_model_within_two_steps(
         )
         call = stub.Generate(request, timeout=TIMEOUT)
         reading = asyncio.ensure_future(call.read())
-        await _until(lambda: _stepped(endless, before.steps + 5))
+        await until(lambda: _stepped(endless, before.steps + 5))
         call.cancel()
         await asyncio.wait((reading,))
-        await _until(lambda: _idle(endless))
+        await until(lambda: _idle(endless))
         after = endless.statistics()
         assert after.cancelled == before.cancelled + 1
         assert after.most_steps_after_cancel <= 2
@@ -247,7 +241,7 @@ async def test_a_caller_that_leaves_stops_the_model_within_two_steps(
 
 @pytest.mark.parametrize("how", ["deadline", "cancellation", "close", "task"])
 async def test_every_way_to_leave_reaches_the_model(endless: TritonModel, how: str) -> None:
-    await _until(lambda: _idle(endless))
+    await until(lambda: _idle(endless))
     before = endless.statistics().cancelled
     cancel = Cancellation(Deadline.after(2.0 if how == "deadline" else TIMEOUT))
     begun = asyncio.Event()
@@ -272,7 +266,7 @@ async def test_every_way_to_leave_reaches_the_model(endless: TritonModel, how: s
     async def left() -> bool:  # idle for a moment it may also be before the model counts who has gone
         return await _idle(endless) and endless.statistics().cancelled > before
 
-    await _until(left)
+    await until(left)
     assert endless.statistics().cancelled == before + 1
     assert endless.statistics().most_steps_after_cancel <= 2
 
@@ -302,7 +296,7 @@ async def test_two_hundred_random_cancels_leave_nothing_behind(
     async def leave_many(count: int) -> None:
         for _ in range(count // 10):
             await asyncio.gather(*(leave() for _ in range(10)))
-        await _until(lambda: _idle(endless))
+        await until(lambda: _idle(endless))
 
     here = psutil.Process()
 
@@ -320,7 +314,7 @@ async def test_two_hundred_random_cancels_leave_nothing_behind(
     grown = []
     for _ in range(2):
         await leave_many(100)
-        await _until(lambda: _at_most(tasks))  # a look at a model may be under way, with tasks of its own
+        await until(lambda: _at_most(tasks))  # a look at a model may be under way, with tasks of its own
         after = used()
         grown.append([now - then for now, then in zip(after, before, strict=True)])
         before = after
@@ -381,46 +375,16 @@ async def test_a_tenant_with_its_share_of_the_places_leaves_the_rest_to_another(
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts ``python -m evenmesh_generator`` for Triton with settings; ended by pid with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(**settings: str) -> subprocess.Popen[str]:
-        environment = dict(os.environ)
-        environment |= {"EVENMESH_HOME": str(tmp_path), "EVENMESH_GENERATOR_PORT": "0"}
-        environment |= {"EVENMESH_GENERATOR_PORT_FILE": str(tmp_path / "port")}
-        environment |= {"EVENMESH_GENERATOR_ENGINE": "triton"}
-        environment |= {f"EVENMESH_GENERATOR_{name}": value for name, value in settings.items()}
-        command = [sys.executable, "-m", "evenmesh_generator"]
-        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.poll() is None:
-            os.kill(one.pid, signal.SIGKILL)
-        one.wait()
-        assert one.stderr is not None
-        one.stderr.close()
+def process(tmp_path: Path) -> Iterator[Start]:
+    with starting("generator", tmp_path, ENGINE="triton") as start:
+        yield start
 
 
 async def test_as_a_process_it_needs_neither_torch_nor_transformers(
-    process: Callable[..., subprocess.Popen[str]], triton: TritonServer, tmp_path: Path
+    process: Start, triton: TritonServer, tmp_path: Path
 ) -> None:
     running = process(TRITON_TARGET=triton.target, MODELS="t5", BUNDLED="false")
-    port_file = tmp_path / "port"
-    async with asyncio.timeout(TIMEOUT):
-        while not port_file.exists():
-            assert running.poll() is None
-            await asyncio.sleep(0.05)
-    channel = connect(port_file.read_text(), service=NAME)
-    health = health_pb2_grpc.HealthStub(channel)
-
-    async def serves() -> bool:
-        reply = await health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=30)
-        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
-
-    await _until(serves)
+    channel = connect(await serving(running, "generator", tmp_path, NAME), service=NAME)
     request = pb.GenerateRequest(question=SENTENCES[0], passages=ON_WIRE)
     parts = [part async for part in GeneratorServiceStub(channel).Generate(request, timeout=TIMEOUT)]
     assert (parts[-1].answer.model, parts[-1].answer.engine) == ("t5", "triton")
@@ -442,7 +406,7 @@ async def test_its_modules_load_neither_torch_nor_transformers() -> None:
 
 
 async def test_what_cannot_be_served_ends_in_one_line(
-    process: Callable[..., subprocess.Popen[str]], triton: TritonServer, unused_tcp_port: int
+    process: Start, triton: TritonServer, unused_tcp_port: int
 ) -> None:
     nobody = f"127.0.0.1:{unused_tcp_port}"
     starts = {

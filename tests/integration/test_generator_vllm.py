@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -32,6 +31,7 @@ from evenmesh_kit.settings import SettingsError
 from tests.support import tiny_models, triton_models, vllm_server
 from tests.support.tiny_models import SENTENCES
 from tests.support.vllm_server import NAME, VllmServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -66,12 +66,6 @@ async def _answer(model: Any, request: GenerationRequest) -> Answer:
     (answer,) = await model.generate_batch([request], Cancellation())
     assert isinstance(answer, Answer), answer
     return answer
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not await holds():
-            await asyncio.sleep(0.05)
 
 
 async def test_answers_are_those_of_the_model_to_our_prompt(model: Any, server: VllmServer) -> None:
@@ -126,7 +120,7 @@ async def test_a_caller_that_leaves_ends_the_request_at_the_server(model: Any, s
     async def cancelled() -> bool:
         return server.ended("cancelled") > before
 
-    await _until(cancelled)
+    await until(cancelled)
     assert model.in_flight == 0
     assert (await _answer(model, _request())).completion_tokens >= 1
 
@@ -152,7 +146,7 @@ async def test_a_dead_process_is_said_so_and_loaded_again(model: Any, server: Vl
     async def back() -> bool:
         return bool(model.up)
 
-    await _until(back)
+    await until(back)
     assert (await _answer(model, _request())).completion_tokens >= 1
 
 

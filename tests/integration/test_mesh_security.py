@@ -34,6 +34,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.go_tools import said_in_go
 from tests.support.methods import METHODS
 from tests.support.prometheus import reserved_ports
+from tests.support.started import refusal
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -292,16 +293,7 @@ def test_a_gateway_with_the_certificate_of_a_service_does_not_start(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     environment |= {"EVENMESH_TLS_CLIENTS": "required", "EVENMESH_TLS_SERVICES": "orchestrator"}
-    started = subprocess.run(
-        [sys.executable, "-m", "evenmesh_gateway"],
-        env=os.environ | environment | {"EVENMESH_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert started.returncode == 2
-    assert started.stderr.startswith("EVENMESH_TLS_SERVICES=")
+    assert refusal("gateway", tmp_path, environment).startswith("EVENMESH_TLS_SERVICES=")
 
 
 def test_the_command_line_is_authenticated_too(secured: Secured) -> None:

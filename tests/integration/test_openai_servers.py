@@ -21,9 +21,11 @@ from evenmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStu
 from evenmesh.wire.channel import connect
 from evenmesh_generator.servicer import NAME
 from tests.support import scripted_openai
+from tests.support.killable import Killable
 from tests.support.scripted_http import serving
 from tests.support.tiny_models import SENTENCES
 from tests.support.transformers_server import TransformersServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.xdist_group("triton")  # as the other tests that ask the session's server
 
@@ -47,8 +49,8 @@ asyncio.run(main())
 """
 
 
-def _environment(url: str, **variables: str) -> dict[str, str]:
-    return os.environ | {
+def _variables(url: str, **variables: str) -> dict[str, str]:
+    return {
         "EVENMESH_GENERATOR_ENGINE": "openai",
         "EVENMESH_GENERATOR_REMOTE_URLS": url,
         "EVENMESH_GENERATOR_REMOTE_PROXIES": "false",
@@ -60,7 +62,7 @@ async def test_a_generator_before_servers_starts_without_torch() -> None:
     async with serving(scripted_openai.made_up()) as server:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", WITHOUT_TORCH),
-            env=_environment(server.url, MODELS="made-up"),
+            env=os.environ | _variables(server.url, MODELS="made-up"),
             stderr=subprocess.PIPE,
         )
         _, errors = await process.communicate()
@@ -70,23 +72,13 @@ async def test_a_generator_before_servers_starts_without_torch() -> None:
 @asynccontextmanager
 async def _generator(folder: Path, url: str, **variables: str) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a generator that runs as a process of its own."""
-    port_file = folder / "port"
-    environment = _environment(url, PORT="0", PORT_FILE=str(port_file), **variables)
-    with (folder / "generator.log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: ASYNC220 - a child that outlives this function
-            [sys.executable, "-m", "evenmesh_generator"], env=environment, stdout=log, stderr=log
-        )
+    process = Killable("evenmesh_generator", "generator", folder).also(**_variables(url, **variables))
     try:
-        async with asyncio.timeout(TIMEOUT):
-            while not port_file.exists() or not port_file.read_text().strip():
-                assert process.poll() is None, (folder / "generator.log").read_text()
-                await asyncio.sleep(0.05)
-        channel = connect(port_file.read_text().strip(), service=NAME)
-        yield channel
-        await channel.close()
+        await process.start()
+        async with connect(process.address, service=NAME) as channel:
+            yield channel
     finally:
-        process.terminate()
-        process.wait()
+        process.kill()
 
 
 def _request(**fields: Any) -> pb.GenerateRequest:
@@ -96,15 +88,9 @@ def _request(**fields: Any) -> pb.GenerateRequest:
     )
 
 
-async def _status(channel: grpc.aio.Channel) -> int:
-    health = health_pb2_grpc.HealthStub(channel)
-    return (await health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=TIMEOUT)).status
-
-
-async def _until(channel: grpc.aio.Channel, status: int) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while await _status(channel) != status:
-            await asyncio.sleep(0.05)
+async def _has(channel: grpc.aio.Channel, status: int) -> bool:
+    request = health_pb2.HealthCheckRequest(service=NAME)
+    return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=TIMEOUT)).status == status
 
 
 async def test_answers_name_engine_and_version_and_readiness_follows_the_server(
@@ -122,7 +108,7 @@ async def test_answers_name_engine_and_version_and_readiness_follows_the_server(
         HOME=str(tmp_path),
     ) as channel:
         stub = GeneratorServiceStub(channel)
-        await _until(channel, serving_status)
+        await until(lambda: _has(channel, serving_status))
         parts = [part async for part in stub.Generate(_request(), timeout=TIMEOUT)]
         answer = parts[-1].answer
         assert answer.text == "".join(part.delta for part in parts[:-1])
@@ -151,12 +137,12 @@ async def test_answers_name_engine_and_version_and_readiness_follows_the_server(
 
         server.kill()
         try:
-            await _until(channel, health_pb2.HealthCheckResponse.NOT_SERVING)
+            await until(lambda: _has(channel, health_pb2.HealthCheckResponse.NOT_SERVING))
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await anext(aiter(stub.Generate(_request(), timeout=TIMEOUT)))
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         finally:
             server.start()
-        await _until(channel, serving_status)
+        await until(lambda: _has(channel, serving_status))
         again = [part async for part in stub.Generate(_request(), timeout=TIMEOUT)][-1].answer
         assert again.text == answer.text

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -28,7 +27,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic_settings import SettingsConfigDict
 
 from evenmesh.common.v1 import common_pb2
@@ -60,11 +58,11 @@ from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.settings import RerankerSettings
-from tests.support import ports
-from tests.support.forked import ForkedModule
+from tests.support.killable import Killable
 from tests.support.lifecycle import Idle
 from tests.support.model_server import tei
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
+from tests.support.started import refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -232,75 +230,15 @@ async def _serve(stack: AsyncExitStack, servicer: object, add: Callable[..., Non
 
 
 @dataclass
-class Service:
-    """A process of ours that can be killed and started again at the same home."""
-
-    module: str
-    home: Path
-    settings: dict[str, str]
-    process: ForkedModule | None = None
-    address: str = ""
-
-    async def start(self) -> None:
-        """Starts it and waits until it serves; the second time on the same port."""
-        name = self.module.removeprefix("evenmesh_")
-        file = self.home / f"{name}.address"
-        file.unlink(missing_ok=True)
-        prefix = f"EVENMESH_{name.upper()}_"
-        port = self.address.rpartition(":")[2] or "0"
-        environment = {
-            **os.environ,
-            "EVENMESH_HOME": str(self.home),
-            f"{prefix}PORT": port,
-            f"{prefix}PORT_FILE": str(file),
-            **{prefix + key: value for key, value in self.settings.items()},
-        }
-        self.process = await asyncio.to_thread(
-            ForkedModule, self.module, environment, self.home / f"{name}.log"
-        )
-        ends = time.monotonic() + DEADLINE_S
-        while not file.exists():
-            assert self.process.poll() is None, f"{self.module} ended with {self.process.returncode}"
-            assert time.monotonic() < ends, f"{self.module} did not start"
-            await asyncio.sleep(0.02)
-        self.address = file.read_text()
-        async with grpc.aio.insecure_channel(self.address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            while True:
-                reply = await health.Check(
-                    health_pb2.HealthCheckRequest(), timeout=DEADLINE_S, wait_for_ready=True
-                )
-                if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
-                assert time.monotonic() < ends, f"{self.module} does not serve"
-                await asyncio.sleep(0.02)
-
-    async def kill(self) -> None:
-        """kill -9."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGKILL)
-        await asyncio.to_thread(self.process.wait, 30)
-
-    async def stop(self) -> None:
-        """Ends it if it still runs."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                await asyncio.to_thread(self.process.wait, 30)
-            finally:
-                if self.process.poll() is None:
-                    self.process.kill()
-
-
-@dataclass
 class Mesh:
     """An orchestrator and what it talks to."""
 
     retriever: ScriptedRetriever
     reranker: ScriptedReranker
     generator: ScriptedGenerator
-    evaluator: Service
-    orchestrator: Service
+    evaluator: Killable
+    orchestrator: Killable
+    settings: dict[str, str]
     channel: grpc.aio.Channel
     run_id: str = "run"
 
@@ -364,20 +302,17 @@ async def _mesh(
                 stack, generator, generator_grpc.add_GeneratorServiceServicer_to_server
             ),
         }
-        evaluator = Service("evenmesh_evaluator", home, {}) if beside is None else beside.evaluator
+        evaluator = Killable("evenmesh_evaluator", "evaluator", home) if beside is None else beside.evaluator
         if beside is None:
-            stack.push_async_callback(evaluator.stop)
+            stack.callback(evaluator.kill)
             if with_evaluator:
                 await evaluator.start()
-            else:
-                evaluator.address = f"127.0.0.1:{ports.reserve(evaluator)}"
-        orchestrator = Service(
-            "evenmesh_orchestrator", home, {**targets, "EVALUATOR_TARGET": evaluator.address, **settings}
-        )
-        stack.push_async_callback(orchestrator.stop)
+        settings = {**targets, "EVALUATOR_TARGET": evaluator.address, **settings}
+        orchestrator = Killable("evenmesh_orchestrator", "orchestrator", home, **settings)
+        stack.callback(orchestrator.kill)
         await orchestrator.start()
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(orchestrator.address))
-        yield Mesh(retriever, reranker, generator, evaluator, orchestrator, channel)
+        yield Mesh(retriever, reranker, generator, evaluator, orchestrator, settings, channel)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -844,7 +779,7 @@ async def test_observations_survive_the_evaluator_and_the_orchestrator(tmp_path:
     async with _mesh(tmp_path) as mesh:
         assert not _all(await mesh.ask(), "degraded")
         await mesh.observed(1)
-        await mesh.evaluator.kill()
+        mesh.evaluator.kill()
         asked = [await mesh.ask() for _ in range(3)]
         for events in asked:
             degraded = _only(events, "degraded")
@@ -859,7 +794,7 @@ async def test_observations_survive_the_evaluator_and_the_orchestrator(tmp_path:
         assert not _only(with_report, "report").HasField("run")
         assert _only(with_report, "degraded").action == Degradation.ACTION_OBSERVATION_QUEUED
 
-        await mesh.orchestrator.kill()
+        mesh.orchestrator.kill()
         await mesh.evaluator.start()
         await mesh.orchestrator.start()
         report = await mesh.observed(5)
@@ -950,24 +885,9 @@ async def test_expressions_that_cannot_be_run_are_refused(mesh: Mesh) -> None:
 
 
 async def test_a_wrong_source_stops_the_start(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "EVENMESH_HOME": str(tmp_path),
-        "EVENMESH_ORCHESTRATOR_PORT": "0",
-        "EVENMESH_ORCHESTRATOR_SOURCES": '{"HB": {"all": ["Wiki@20"]}}',
-    }
-    ended = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "evenmesh_orchestrator"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert ended.returncode == 2
-    assert "EVENMESH_ORCHESTRATOR_SOURCES" in ended.stderr
-    assert "source HB: there is no source 'Wiki'" in ended.stderr
+    said = await asyncio.to_thread(refusal, "orchestrator", tmp_path, SOURCES='{"HB": {"all": ["Wiki@20"]}}')
+    assert "EVENMESH_ORCHESTRATOR_SOURCES" in said
+    assert "source HB: there is no source 'Wiki'" in said
 
 
 async def test_a_lost_observation_is_named(tmp_path: Path) -> None:
@@ -979,38 +899,23 @@ async def test_a_lost_observation_is_named(tmp_path: Path) -> None:
 
 async def test_sigterm_lets_an_ask_finish(shared: Mesh, tmp_path: Path) -> None:
     async with _mesh(tmp_path, beside=shared) as mesh:
-        process = mesh.orchestrator.process
-        assert process is not None
         mesh.generator.letter_delay_s = 0.1
         call = mesh.stub.Ask(pb.AskRequest(question="Which river?"), timeout=60)
         events = []
         async for event in call:
             events.append(event)
             if event.HasField("ranked"):
-                process.terminate()
+                mesh.orchestrator.terminate()
         assert _kinds(events)[-1] == "done"
-        assert await asyncio.to_thread(process.wait, 30) == 0
+        await mesh.orchestrator.stop()
 
 
 async def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("in the way")
-    environment = {
-        **os.environ,
-        "EVENMESH_HOME": str(tmp_path / "home"),
-        "EVENMESH_ORCHESTRATOR_PORT": "0",
-    }
-    ended = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "evenmesh_orchestrator"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert ended.returncode == 2
-    assert len(ended.stderr.strip().splitlines()) == 1
-    assert "EVENMESH_HOME" in ended.stderr
+    port_file = str(tmp_path / "address")
+    said = await asyncio.to_thread(refusal, "orchestrator", tmp_path / "home", PORT_FILE=port_file)
+    assert len(said.strip().splitlines()) == 1
+    assert "EVENMESH_HOME" in said
 
 
 async def test_the_orchestrator_imports_no_model_library() -> None:
@@ -1124,19 +1029,5 @@ async def test_ensembles_that_cannot_be_run_are_refused(mesh: Mesh) -> None:
 
 async def test_a_wrong_ensemble_stops_the_start(tmp_path: Path) -> None:
     wrong = json.dumps({"hub": {"members": ["Wiki@2", "Nowhere@3"]}})
-    environment = os.environ | {
-        "EVENMESH_HOME": str(tmp_path),
-        "EVENMESH_ORCHESTRATOR_SOURCES": SOURCES,
-        "EVENMESH_ORCHESTRATOR_ENSEMBLES": wrong,
-    }
-    process = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "evenmesh_orchestrator"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert process.returncode != 0
-    assert "ensemble hub: 'Nowhere@3': column 1: there is no source 'Nowhere'" in process.stderr
+    said = await asyncio.to_thread(refusal, "orchestrator", tmp_path, SOURCES=SOURCES, ENSEMBLES=wrong)
+    assert "ensemble hub: 'Nowhere@3': column 1: there is no source 'Nowhere'" in said

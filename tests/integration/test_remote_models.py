@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -42,10 +41,10 @@ from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.settings import RetrieverSettings
-from tests.support import model_server, tei_grpc_server
+from tests.support import model_server, started, tei_grpc_server
 from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, replying, serving
+from tests.support.started import environment, refusal
 
-ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
 TEXTS = ("oil the chain", "worn brake pads squeal", "a red lamp at night")
 
@@ -317,30 +316,15 @@ async def test_a_service_starts_and_answers_without_torch(
         url = (await stack.enter_async_context(tei_grpc_server.serving(**model))).url
     else:
         url = (await stack.enter_async_context(serving(model_server.tei(**model)))).url
-    prefix, file = f"EVENMESH_{name.upper()}_", tmp_path / "address"
-    settings = {
-        "PORT": "0",
-        "PORT_FILE": str(file),
-        "REMOTE_URLS": url,
-        **(
-            {"ENCODER": "remote"}
-            if name == "retriever"
-            else {"DEFAULT_RERANKER": "remote", "CROSS_ENCODER": ""}
-        ),
-    }
-    environment = os.environ | {"EVENMESH_HOME": str(tmp_path)}
-    environment |= {prefix + key: value for key, value in settings.items()}
-    command = [sys.executable, "-c", _WITHOUT, f"evenmesh_{name}"]
-    process = await asyncio.to_thread(
-        subprocess.Popen, command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    chosen = (
+        {"ENCODER": "remote"} if name == "retriever" else {"DEFAULT_RERANKER": "remote", "CROSS_ENCODER": ""}
     )
+    given = environment(name, tmp_path, {"REMOTE_URLS": url, **chosen})
+    command = [sys.executable, "-c", _WITHOUT, f"evenmesh_{name}"]
+    process = await asyncio.to_thread(subprocess.Popen, command, env=given, stderr=subprocess.PIPE, text=True)
     stack.callback(process.kill)
-    async with asyncio.timeout(WAIT_S):
-        while not file.exists():
-            assert process.poll() is None, process.communicate()[1]
-            await asyncio.sleep(0.05)
-    channel = await stack.enter_async_context(grpc.aio.insecure_channel(file.read_text()))
-    await health(channel, SERVING)
+    address = await started.serving(process, name, tmp_path, "")
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
     if name == "retriever":
         await ingest(channel)
         reply = await retrieve(channel)
@@ -352,18 +336,7 @@ async def test_a_service_starts_and_answers_without_torch(
 
 
 async def test_a_retriever_whose_server_is_away_ends_in_one_line(tmp_path: Path) -> None:
-    environment = os.environ | {
-        "EVENMESH_HOME": str(tmp_path),
-        "EVENMESH_RETRIEVER_PORT": "0",
-        "EVENMESH_RETRIEVER_ENCODER": "remote",
-        "EVENMESH_RETRIEVER_REMOTE_URLS": "http://127.0.0.1:1",
-    }
-    command = [sys.executable, "-m", "evenmesh_retriever"]
-    done = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert done.returncode != 0
-    assert (
-        "EVENMESH_RETRIEVER_REMOTE_URLS=http://127.0.0.1:1: the model server cannot be reached" in done.stderr
-    )
-    assert "Traceback" not in done.stderr
+    settings = {"ENCODER": "remote", "REMOTE_URLS": "http://127.0.0.1:1"}
+    said = await asyncio.to_thread(refusal, "retriever", tmp_path, **settings)
+    assert "EVENMESH_RETRIEVER_REMOTE_URLS=http://127.0.0.1:1: the model server cannot be reached" in said
+    assert "Traceback" not in said

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from evenmesh.common.v1 import common_pb2
@@ -50,6 +46,7 @@ from evenmesh_reranker.servicer import RERANKER
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import tiny_models
 from tests.support.lifecycle import Idle
+from tests.support.started import Start, end_in_one_line, serving, starting
 from tests.support.tiny_models import SENTENCES
 
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
@@ -380,43 +377,16 @@ async def test_too_much_work_is_refused_at_once(generator: Generators, serve: Se
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts ``python -m evenmesh_reranker`` with settings; ended by pid with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(**settings: str) -> subprocess.Popen[str]:
-        environment = dict(os.environ)
-        environment |= {"EVENMESH_HOME": str(tmp_path), "EVENMESH_RERANKER_PORT": "0"}
-        environment |= {"EVENMESH_RERANKER_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
-        environment |= {f"EVENMESH_RERANKER_{name}": value for name, value in settings.items()}
-        command = [sys.executable, "-m", "evenmesh_reranker"]
-        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.poll() is None:
-            os.kill(one.pid, signal.SIGKILL)
-        one.wait()
-        assert one.stderr is not None
-        one.stderr.close()
+def process(tmp_path: Path) -> Iterator[Start]:
+    with starting("reranker", tmp_path) as start:
+        yield start
 
 
 @pytest.mark.timeout(600)
-async def test_as_a_process(process: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+async def test_as_a_process(process: Start, tmp_path: Path) -> None:
     running = process()
-    port_file = tmp_path / "port"
-    async with asyncio.timeout(300):
-        while not port_file.exists():
-            assert running.poll() is None
-            await asyncio.sleep(0.05)
-    channel = connect_sync(port_file.read_text(), service=RERANKER)
-    health = health_pb2_grpc.HealthStub(channel)
-    serving = health_pb2.HealthCheckResponse.SERVING
-    for name in (RERANKER, FEEDBACK):
-        async with asyncio.timeout(300):
-            while health.Check(health_pb2.HealthCheckRequest(service=name), timeout=30).status != serving:
-                await asyncio.sleep(0.05)
+    address = await serving(running, "reranker", tmp_path, RERANKER, FEEDBACK)
+    channel = connect_sync(address, service=RERANKER)
     request = pb.RerankRequest(query="q", passages=PASSAGES, reranker="none")
     assert list(RerankerServiceStub(channel).Rerank(request, timeout=TIMEOUT).order) == [0, 1, 2, 3]
     channel.close()
@@ -425,9 +395,7 @@ async def test_as_a_process(process: Callable[..., subprocess.Popen[str]], tmp_p
 
 
 @pytest.mark.timeout(900)
-async def test_what_cannot_be_served_ends_in_one_line(
-    process: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+async def test_what_cannot_be_served_ends_in_one_line(process: Start, tmp_path: Path) -> None:
     starts = {
         "EVENMESH_RERANKER_DEFAULT_RERANKER=cross-encoder needs EVENMESH_RERANKER_CROSS_ENCODER": {
             "CROSS_ENCODER": ""
@@ -435,10 +403,4 @@ async def test_what_cannot_be_served_ends_in_one_line(
         "EVENMESH_RERANKER_CROSS_ENCODER: there is no folder": {"CROSS_ENCODER": str(tmp_path / "none")},
         "EVENMESH_RERANKER_ALLOW_DOWNLOAD=true fetches it": {"CROSS_ENCODER": "nobody/nothing"},
     }
-    running = {words: process(**settings) for words, settings in starts.items()}
-    for words, one in running.items():
-        assert await asyncio.to_thread(one.wait, 600) == 2
-        assert one.stderr is not None
-        lines = one.stderr.read().splitlines()
-        assert len(lines) == 1, lines
-        assert words in lines[0]
+    await end_in_one_line(process, starts)

@@ -20,7 +20,8 @@ from evenmesh.common.v1.common_pb2 import Passage, Sampling
 from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.wire.errors import MeshError, from_rpc_error
-from tests.integration.test_retriever_service import ROOT, Service, connected, forked, part, running
+from tests.integration.test_retriever_service import Service, connected, forked, part, running
+from tests.support.started import environment
 
 SIZE = 20
 ELSEWHERE = """
@@ -205,15 +206,9 @@ def test_a_writer_that_was_away_while_another_machine_took_over_ends(tmp_path: P
         address = tmp_path / "elsewhere.address"
         taking = subprocess.Popen(
             [sys.executable, "-c", ELSEWHERE],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "EVENMESH_HOME": str(tmp_path),
-                "EVENMESH_RETRIEVER_PORT": "0",
-                "EVENMESH_RETRIEVER_PORT_FILE": str(address),
-                "EVENMESH_RETRIEVER_ENCODER": "",
-                "EVENMESH_RETRIEVER_LEASE_S": "1",
-            },
+            env=environment(
+                "retriever", tmp_path, {"PORT_FILE": str(address), "ENCODER": "", "LEASE_S": "1"}
+            ),
             stderr=subprocess.PIPE,
             text=True,
         )

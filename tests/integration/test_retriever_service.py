@@ -7,9 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,9 +28,9 @@ from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceS
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from evenmesh.wire.errors import MeshError, from_rpc_error
 from evenmesh_training.online.clients import RetrieverPassages
+from tests.support import started
 from tests.support.forked import ForkedModule
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("", "evenmesh.retriever.v1.RetrieverService", "evenmesh.retriever.v1.CollectionService")
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 
@@ -61,31 +60,15 @@ class Service:
         return self.retriever.Retrieve(pb.RetrieveRequest(**fields))
 
 
-def environment(home: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    return {
-        **os.environ,
-        "EVENMESH_HOME": str(home),
-        "EVENMESH_RETRIEVER_PORT": "0",
-        "EVENMESH_RETRIEVER_PORT_FILE": str(home / "retriever.address"),
-        "EVENMESH_RETRIEVER_ENCODER": "",
-        **{f"EVENMESH_RETRIEVER_{name}": value for name, value in settings.items()},
-    }
-
-
 def start(home: Path, **settings: str) -> subprocess.Popen[str]:
     """A process as users start it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "evenmesh_retriever"],
-        cwd=ROOT,
-        env=environment(home, settings),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return started.start("retriever", home, **{"ENCODER": "", **settings})
 
 
 def forked(home: Path, **settings: str) -> ForkedModule:
     """A process that need not import."""
-    return ForkedModule("evenmesh_retriever", environment(home, settings), home / "retriever.log")
+    given = started.environment("retriever", home, {"ENCODER": "", **settings})
+    return ForkedModule("evenmesh_retriever", given, home / "retriever.log")
 
 
 def reported(home: Path, process: subprocess.Popen[str] | ForkedModule) -> str:
@@ -691,13 +674,7 @@ def test_quotas_and_tenants(tmp_path: Path) -> None:
 
 def error_at_start(home: Path, **settings: str) -> str:
     """What a process that cannot start says."""
-    process = start(home, **settings)
-    try:
-        _, reported = process.communicate(timeout=240)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 2, reported
+    reported = started.refusal("retriever", home, **{"ENCODER": "", **settings})
     lines = [line for line in reported.splitlines() if not line.startswith("{")]  # the log is JSON
     assert len(lines) == 1, reported
     return lines[0]

@@ -25,7 +25,8 @@ from tests.integration.test_conversations_service import (
     report_of,
     talking,
 )
-from tests.integration.test_orchestrator_service import DEADLINE_S, Mesh, Service, _mesh
+from tests.integration.test_orchestrator_service import DEADLINE_S, Mesh, _mesh
+from tests.support.killable import Killable
 from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -61,9 +62,9 @@ async def module_meshes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
         home = tmp_path_factory.mktemp("home")
         (home / "a").mkdir()
         mesh = await stack.enter_async_context(_mesh(home / "a", **settings))
-        second = Service("evenmesh_orchestrator", home / "b", mesh.orchestrator.settings)
-        second.home.mkdir()
-        stack.push_async_callback(second.stop)
+        (home / "b").mkdir()
+        second = Killable("evenmesh_orchestrator", "orchestrator", home / "b", **mesh.settings)
+        stack.callback(second.kill)
         await second.start()
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(second.address))
         yield Shared(mesh, replace(mesh, orchestrator=second, channel=channel), postgres)
@@ -150,7 +151,7 @@ async def test_after_kill_9_in_a_turn_the_other_goes_on_from_the_last_one_that_e
             event: Any = await stream.call.read()
             if event.event.HasField("delta"):
                 break
-        await shared.a.orchestrator.kill()
+        shared.a.orchestrator.kill()
     shared.a.generator.reset()
     second = await taken(shared.b, first[0].conversation_id)
     assert second[-1].turn == 2

@@ -21,9 +21,10 @@ from evenmesh.statements import Expected, StatementError, new_key, parse, public
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator.clients import EvaluatorClient
-from tests.integration.test_evaluator_service import _error_at_start, _running
+from tests.integration.test_evaluator_service import _running
 from tests.support.console_page import ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
+from tests.support.started import refusal
 
 OTHER = "Other Press"
 PROVIDER = 'Acme "Press" & Söhne'
@@ -61,15 +62,15 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVENMESH_API_KEYS", str(home / "keys.toml"))
         patch.setenv("EVENMESH_API_KEY", secrets["asker"])
-        with _running(home, STATEMENT_KEY=str(home / "signing.pem")) as (_, address):
-            with grpc.insecure_channel(address) as channel:
+        with _running(home, STATEMENT_KEY=str(home / "signing.pem")) as evaluator:
+            with grpc.insecure_channel(evaluator.address) as channel:
                 call = pb_grpc.EvaluatorServiceStub(channel).Observe(
                     iter([pb.ObserveRequest(observation=_observation(number)) for number in range(12)]),
                     timeout=60,
                     metadata=[("authorization", f"Bearer {secrets['asker']}")],
                 )
                 assert sum(response.HasField("ack") for response in call) == 12
-            yield Readers(address, secrets, home / "public.pem")
+            yield Readers(evaluator.address, secrets, home / "public.pem")
 
 
 def _observation(number: int) -> pb.Observation:
@@ -240,7 +241,7 @@ def test_the_balance_is_shown_and_forgotten(
 
 
 def test_a_key_that_cannot_be_used_ends_the_start_in_one_line(tmp_path: Path) -> None:
-    errors = _error_at_start(tmp_path, STATEMENT_KEY=str(tmp_path / "missing.pem"))
+    errors = refusal("evaluator", tmp_path, STATEMENT_KEY=str(tmp_path / "missing.pem"))
     assert "EVENMESH_EVALUATOR_STATEMENT_KEY" in errors
     assert len(errors.strip().splitlines()) == 1
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,63 +15,22 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh import Addresses, AsyncClient, Between, Lexical, MeshError, Passage
 from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from evenmesh.wire.errors import from_rpc_error
-from tests.support.forked import ForkedModule
+from tests.support.killable import Killable
+from tests.support.started import refusal
 from tests.unit.retriever.backends.web.small_web import ROUTES, SmallWeb, small_web
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 120.0
 PASSAGES = [
     Passage("w1", "The long river has barges.", "River", {"provider": "wiki.test", "date": "2019-05-01"}),
     Passage("w2", "A river of the north.", "North", {"provider": "wiki.test", "date": "2022-05-01"}),
     Passage("w3", "Bread needs flour.", "Bread", {"provider": "bread.test", "date": "2023-01-01"}),
 ]
-
-
-@asynccontextmanager
-async def _process(module: str, home: Path, **settings: str) -> AsyncIterator[str]:
-    """A service of ours, once it serves: its address."""
-    name = module.removeprefix("evenmesh_")
-    prefix, file = f"EVENMESH_{name.upper()}_", home / f"{name}.address"
-    environment = {
-        **os.environ,
-        "EVENMESH_HOME": str(home),
-        f"{prefix}PORT": "0",
-        f"{prefix}PORT_FILE": str(file),
-        **{prefix + key: value for key, value in settings.items()},
-    }
-    process = await asyncio.to_thread(ForkedModule, module, environment, home / f"{name}.log")
-    try:
-        ends = time.monotonic() + DEADLINE_S
-        while not file.exists():
-            assert process.poll() is None, f"{module} ended with {process.returncode}"
-            assert time.monotonic() < ends, f"{module} did not start"
-            await asyncio.sleep(0.02)
-        address = file.read_text()
-        async with grpc.aio.insecure_channel(address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            request = health_pb2.HealthCheckRequest()
-            while (
-                await health.Check(request, timeout=DEADLINE_S, wait_for_ready=True)
-            ).status != health_pb2.HealthCheckResponse.SERVING:
-                assert process.poll() is None, f"{module} ended with {process.returncode}"
-                assert time.monotonic() < ends, f"{module} does not serve"
-                await asyncio.sleep(0.02)
-        yield address
-    finally:
-        process.terminate()
-        try:
-            await asyncio.to_thread(process.wait, 30)
-        finally:
-            process.kill()
-            await asyncio.to_thread(process.wait)
 
 
 @dataclass
@@ -119,18 +76,16 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh
                 "All": {"all": ["SE@1", "Wiki@2"]},
             }
         )
-        async with (
-            _process("evenmesh_retriever", home, ENCODER="", WEB_SOURCES=web_sources) as retriever,
-            _process(
-                "evenmesh_orchestrator",
-                home,
-                SOURCES=sources,
-                RETRIEVER_TARGET=retriever,
-                DEFAULT_RERANKER="none",
-            ) as orchestrator,
-            grpc.aio.insecure_channel(retriever) as channel,
-            AsyncClient(Addresses(orchestrator=orchestrator, retriever=retriever)) as client,
-        ):
+        retriever = Killable("evenmesh_retriever", "retriever", home, ENCODER="", WEB_SOURCES=web_sources)
+        upstream = {"RETRIEVER_TARGET": retriever.address, "DEFAULT_RERANKER": "none"}
+        orchestrator = Killable("evenmesh_orchestrator", "orchestrator", home, SOURCES=sources, **upstream)
+        addresses = Addresses(orchestrator=orchestrator.address, retriever=retriever.address)
+        async with AsyncExitStack() as stack:
+            for one in (retriever, orchestrator):
+                stack.callback(one.kill)
+                await one.start()
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(retriever.address))
+            client = await stack.enter_async_context(AsyncClient(addresses))
             await client.ingest(PASSAGES, "wiki")
             yield Mesh(web, RetrieverServiceStub(channel), client)  # type: ignore[no-untyped-call]
 
@@ -260,25 +215,15 @@ async def test_web_sources_without_their_packages_stop_the_start_with_the_remedy
     (tmp_path / "trafilatura" / "__init__.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'trafilatura'\", name='trafilatura')"
     )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
-        "EVENMESH_HOME": str(tmp_path / "home"),
-        "EVENMESH_RETRIEVER_PORT": "0",
-        "EVENMESH_RETRIEVER_ENCODER": "",
-        "EVENMESH_RETRIEVER_WEB_SOURCES": '{"searx": {"url": "http://127.0.0.1:1"}}',
-    }
-    ended = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "evenmesh_retriever"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
+    said = await asyncio.to_thread(
+        refusal,
+        "retriever",
+        tmp_path / "home",
+        {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        ENCODER="",
+        WEB_SOURCES='{"searx": {"url": "http://127.0.0.1:1"}}',
     )
-    assert ended.returncode == 2
-    (line,) = ended.stderr.strip().splitlines()
+    (line,) = said.strip().splitlines()
     assert (
         "web sources need trafilatura, which is not installed: in a checkout, pip install './services/retriever[web]'"
         in line

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from sqlalchemy import URL
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import Labels, Observation
 from evenmesh_evaluator.observations.scores import measure
-from tests.support.forked import ForkedModule
+from tests.support.killable import Killable, serving
 
 
 @contextmanager
@@ -27,29 +25,9 @@ def with_runs(folder: Path, runs: int) -> Iterator[str]:
     file.parent.mkdir()
     with ThreadPoolExecutor(1) as pool:  # this thread may have an event loop, as Playwright's has
         pool.submit(asyncio.run, _fill(file, runs)).result()
-    address = folder / "evaluator.address"
-    environment = {
-        **os.environ,
-        "EVENMESH_HOME": str(folder),
-        "EVENMESH_EVALUATOR_PORT": "0",
-        "EVENMESH_EVALUATOR_PORT_FILE": str(address),
-    }
-    log = folder / "evaluator.log"
-    process = ForkedModule("evenmesh_evaluator", environment, log)
-    try:
-        deadline = time.monotonic() + 120
-        while not address.exists() or not address.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield address.read_text()
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
-            process.wait(30)
+    evaluator = Killable("evenmesh_evaluator", "evaluator", folder)
+    with serving(evaluator):
+        yield evaluator.address
 
 
 async def _fill(file: Path, runs: int) -> None:

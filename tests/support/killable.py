@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -118,10 +121,15 @@ class Killable:
                     pass
                 await asyncio.sleep(0.1)
 
-    async def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+    def terminate(self) -> None:
+        """Ask it to end."""
         assert self._running is not None
         self._running.send_signal(signal.SIGTERM)
+
+    async def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self.terminate()
+        assert self._running is not None
         assert await asyncio.to_thread(self._running.wait, 60) == 0
 
     def kill(self) -> None:
@@ -129,3 +137,16 @@ class Killable:
         if self._running is not None and self._running.poll() is None:
             self._running.send_signal(signal.SIGKILL)
             self._running.wait(30)
+
+
+@contextmanager
+def serving(*services: Killable) -> Iterator[None]:
+    """Start services, each when those before it serve; kill them with the block. For who cannot await."""
+    try:
+        with ThreadPoolExecutor(1) as pool:  # this thread may have an event loop, as Playwright's has
+            for one in services:
+                pool.submit(asyncio.run, one.start()).result()
+        yield
+    finally:
+        for one in services:
+            one.kill()
