@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import resource
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from multiprocessing.connection import Connection
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -85,20 +85,12 @@ _Work = Callable[..., Coroutine[Any, Any, dict[str, str]]]
 
 def _in_process(work: _Work, *arguments: object) -> dict[str, str]:
     """Run a function in a process of its own, so that its memory is its own."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(theirs, work, *arguments))
-    process.start()
-    theirs.close()
-    try:
-        result: dict[str, str] = ours.recv()
-    finally:
-        process.join()
-    return result
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_run, work, *arguments).result()
 
 
-def _run(connection: Connection, work: _Work, *arguments: object) -> None:
-    connection.send(asyncio.run(work(*arguments)))
+def _run(work: _Work, *arguments: object) -> dict[str, str]:
+    return asyncio.run(work(*arguments))
 
 
 async def _opened(root: Path) -> tuple[SegmentStore, TenantCollections]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import re
 import resource
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing.connection import Connection
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -347,24 +347,16 @@ _SIDES: Final = (bare, read, ingested)
 
 def _in_process(work: Callable[[Path], int], folder: Path) -> Cost:
     """Run a function in a process of its own; return what it cost."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(theirs, work, folder))
-    process.start()
-    theirs.close()
-    try:
-        found: Cost = ours.recv()
-    finally:
-        process.join()
-    return found
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_run, work, folder).result()
 
 
-def _run(connection: Connection, work: Callable[[Path], int], folder: Path) -> None:
+def _run(work: Callable[[Path], int], folder: Path) -> Cost:
     began = list(_used())
     passages = work(folder)
     cpu_s = sum(_used()) - sum(began)
     own, children = (resource.getrusage(who).ru_maxrss / 1024 for who in _WHO)
-    connection.send(Cost(cpu_s, own, children, passages))
+    return Cost(cpu_s, own, children, passages)
 
 
 _WHO: Final = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

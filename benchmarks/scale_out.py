@@ -25,9 +25,9 @@ from typing import Final, cast
 
 import grpc
 import numpy as np
-import psutil
 
 from benchmarks import shapes
+from benchmarks.load import cpu_s
 from benchmarks.stand_in_reranker import StandIn
 from benchmarks.stand_in_reranker import main as serve_reranker
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
@@ -193,7 +193,7 @@ async def _measure(seconds: float, computing: bool) -> Found:
                 target = _listed([one.address for one in processes])
                 async with connect(target, service=service) as channel:
                     served = await _closed(channel, ask, CALLERS * count, seconds)
-                    work = [_cpu_s(one.pid) for one in processes]
+                    work = [cpu_s(one.pid) for one in processes]
             per_s = sum(served.values()) / seconds
             alone = alone or per_s
             # A generator does not say which process it is: there the processor's time stands for calls.
@@ -426,10 +426,6 @@ def _free_port(count: int) -> int:
             except OSError:
                 continue
             return port
-
-
-def _cpu_s(pid: int) -> float:
-    return float(sum(psutil.Process(pid).cpu_times()[:2]))
 
 
 class _Names(asyncio.DatagramProtocol):
