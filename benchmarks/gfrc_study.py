@@ -7,7 +7,6 @@ folders of the harvests, RUNS/doc2dial and RUNS/grep-biasir, and writes the tabl
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
-from benchmarks import csv_rows
+from benchmarks import command, csv_rows
 from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, rows
 from evenmesh_core.arrays import FloatArray
@@ -48,11 +47,7 @@ MARGIN: Final = 0.1
 
 def main() -> None:
     """Write topics, or tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gfrc_study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("gfrc_study", __doc__)
     parser.add_argument("what", choices=("topics", "tables"))
     parser.add_argument("folder", type=Path, help="folder of the topics, or of the harvests")
     given = parser.parse_args()

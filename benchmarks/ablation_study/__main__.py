@@ -7,13 +7,13 @@ unless it is in ``--home``.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from pathlib import Path
 
 import torch
 
+from benchmarks import command
 from benchmarks.ablation_study import cross_encoder, records
 from benchmarks.ablation_study.asking import ask, pointer
 from benchmarks.ablation_study.variants import CROSS_ENCODER, SEEDS, VARIANTS
@@ -26,11 +26,7 @@ from evenmesh_training.rankrag.starting_models import POINTER
 
 def main() -> None:
     """Do it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ablation_study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("ablation_study", __doc__)
     parser.add_argument("--home", type=Path, default=Path("build/ablation-study"), help="for models")
     parser.add_argument("seed", type=int, choices=SEEDS)
     parser.add_argument("variant", nargs="*", help=f"default: all of {', '.join(VARIANTS)}")

@@ -12,7 +12,6 @@ and after. ``listwise 1`` trains in the way that :mod:`benchmarks.agent_study.ch
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import command
 from benchmarks.agent_study import learning, records
 from benchmarks.agent_study.answering import BM25, HYBRID, Agents
 from benchmarks.agent_study.ranking import DEPTH, SHALLOW, Probabilities, fused, ordered, rows, score
@@ -48,11 +48,7 @@ RECIPES = {LISTWISE: learning.LISTWISE, FUSED: learning.FUSED, SHARED: learning.
 
 def main() -> None:
     """Do it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.agent_study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("agent_study", __doc__)
     parser.add_argument("--home", type=Path, default=Path("build/agent-study"), help="for models")
     parser.add_argument("what", choices=(WORTH, START, ASKED, IN_HYBRID, *TRAINED))
     parser.add_argument("seed", type=int, nargs="?", choices=learning.SEEDS)

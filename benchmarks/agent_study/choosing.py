@@ -7,7 +7,6 @@ row of docs/studies/agents/choosing.csv; some 20 minutes of a core.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from benchmarks import csv_rows
+from benchmarks import command, csv_rows
 from benchmarks.agent_study import learning
 from benchmarks.agent_study.answering import Agents
 from benchmarks.agent_study.ranking import ordered, score
@@ -81,11 +80,7 @@ def worth(shared: World, agents: Agents, model: Path, *, conversions: Path, ids:
 
 def main() -> None:
     """Do it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.agent_study.choosing",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("agent_study.choosing", __doc__)
     parser.add_argument("--home", type=Path, default=Path("build/agent-study"), help="for models")
     parser.add_argument("way", choices=(START, *WAYS))
     given = parser.parse_args()

@@ -5,11 +5,10 @@ What is there of a data set is not computed again; ``--again`` does. Ten minutes
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Final
 
-from benchmarks import csv_rows
+from benchmarks import command, csv_rows
 from benchmarks.exposure_study import measures, track
 from benchmarks.exposure_study.sets import SETS
 
@@ -19,11 +18,7 @@ TRACK: Final = "trec-fair-2019"
 
 def main() -> None:
     """Compute what is missing."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.exposure_study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("exposure_study", __doc__)
     names = [*SETS, TRACK]
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(names)}; default: all")
     parser.add_argument(

@@ -9,14 +9,13 @@ before.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from benchmarks import two_readers
+from benchmarks import command, two_readers
 from benchmarks.price_study import records
 from benchmarks.price_study.rankings import STAGES, Shown, oracle, pools, shown
 from benchmarks.price_study.sets import SETS, Asked
@@ -28,11 +27,7 @@ _SAVED_EVERY_S: Final = 60.0
 
 def main() -> None:
     """Do one of the two."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.price_study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("price_study", __doc__)
     parser.add_argument("--home", type=Path, default=Path("build/price-study"), help="for vectors and models")
     steps = parser.add_subparsers(dest="step", required=True)
     drawing = steps.add_parser("rankings")

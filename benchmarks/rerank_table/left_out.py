@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from benchmarks import page
+from benchmarks import command, page
 from benchmarks.rerank_table import judged_sets, table
 from benchmarks.rerank_table.scoring import score
 from benchmarks.rerank_table.table import STANDARDIZED
@@ -74,11 +74,7 @@ python -m benchmarks.rerank_table.left_out --steps {steps} --seeds {given_seeds}
 
 def main() -> int:
     """Train what is missing, rank, and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rerank_table.left_out",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("rerank_table.left_out", __doc__)
     parser.add_argument("--home", type=Path, default=Path("build/rerank-table"), help="where scores are kept")
     parser.add_argument("--questions", type=int, default=100, help="most questions of a data set")
     parser.add_argument("--steps", type=int, default=1000, help="steps of each training")

@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Final
 
 import torch
 
-from benchmarks import two_readers
+from benchmarks import command, two_readers
 from benchmarks.vote_study import records
 from benchmarks.vote_study.retrievers import Retrievers
 from benchmarks.vote_study.sets import SETS, passages
@@ -24,11 +23,7 @@ _SAVED_EVERY_S: Final = 60.0
 
 def main() -> None:
     """Do it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.vote_study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("vote_study", __doc__)
     parser.add_argument("--home", type=Path, default=Path("build/vote-study"), help="for vectors and models")
     parser.add_argument("set", choices=SETS)
     parser.add_argument("reader", choices=two_readers.READERS)
