@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from evenmesh_core.significance import holm
 
 
 def interval(row: Mapping[str, str], prefix: str = "") -> str:
@@ -14,6 +16,11 @@ def interval(row: Mapping[str, str], prefix: str = "") -> str:
 def p_value(value: float) -> str:
     """Return a p-value with three decimals; the smaller ones as below 0.001."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def adjusted(rows: Sequence[Mapping[str, str]]) -> list[tuple[Mapping[str, str], float]]:
+    """Return rows with their p-values adjusted for all of them, by Holm's method."""
+    return list(zip(rows, holm([float(row["p"]) for row in rows]).tolist(), strict=True)) if rows else []
 
 
 def two(value: str) -> str:

@@ -15,15 +15,12 @@ from benchmarks.exposure_study.measures import ALPHAS, FIXED, GROUPS
 from benchmarks.exposure_study.track import BY_ID
 from benchmarks.over_time.drawing import draw
 from benchmarks.page import fill, table
-from benchmarks.shown import interval, p_value, signed, three, two
-from evenmesh_core.significance import holm
+from benchmarks.shown import adjusted, interval, p_value, signed, three, two
 from evenmesh_lab.files.plans import described, read_plan
 
 MARGIN: Final = 0.03
 """Loss of EE-R that H2 allows."""
 CHANCE: Final = 0.05
-LEAST_UTILITY: Final = 0.01
-"""Loss of the track's utility that H5 allows."""
 _STEEPNESS: Final = "8 − 1"
 _NAMED: Final = tuple(f"{one:g}" for one in ALPHAS)
 
@@ -32,8 +29,8 @@ Row = Mapping[str, str]
 
 def decided(summary: Sequence[Row]) -> list[dict[str, str]]:
     """Return for each first stage whether the claims H1 to H3 hold there."""
-    steep = _adjusted([row for row in summary if row["dial"] == _STEEPNESS])
-    above = _adjusted([row for row in summary if _number(row["dial"]) in ALPHAS])
+    steep = adjusted([row for row in summary if row["dial"] == _STEEPNESS])
+    above = adjusted([row for row in summary if _number(row["dial"]) in ALPHAS])
     by_system: dict[tuple[str, str], list[tuple[Row, float]]] = defaultdict(list)
     for row, p in above:
         by_system[row["data"], row["system"]].append((row, p))
@@ -77,7 +74,7 @@ def levels(summary: Sequence[Row]) -> list[dict[str, str]]:
 
 def wordings(groups: Sequence[Row]) -> list[dict[str, str]]:
     """Return the exposure of each wording, and the gap between two of them."""
-    p_values = {id(row): p for row, p in _adjusted([row for row in groups if _number(row["dial"]) in ALPHAS])}
+    p_values = {id(row): p for row, p in adjusted([row for row in groups if _number(row["dial"]) in ALPHAS])}
     return [
         {
             "first stage": row["system"],
@@ -143,11 +140,6 @@ def main() -> None:
             points[row["data"]].append((float(row["ee_d"]), relevance, relevance, relevance))
     ordered = {name: sorted(some) for name, some in points.items()}
     draw(OUT / "relevance-disparity.svg", ordered, x="normalised EE-D", y="normalised EE-R")
-
-
-def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Return rows with their p-values adjusted for all of them."""
-    return list(zip(rows, holm([float(row["p"]) for row in rows]).tolist(), strict=True)) if rows else []
 
 
 def _number(dial: str) -> float | None:

@@ -17,9 +17,8 @@ from benchmarks.price_study import measures
 from benchmarks.price_study.rankings import ALPHAS, FIXED, ORACLE
 from benchmarks.price_study.records import OUT, read_answers, read_shown
 from benchmarks.price_study.sets import SETS
-from benchmarks.shown import interval, p_value, three, two
+from benchmarks.shown import adjusted, interval, p_value, three, two
 from benchmarks.two_readers import READERS
-from evenmesh_core.significance import holm
 from evenmesh_lab.files.plans import described, read_plan
 
 MARGIN: Final = 0.015
@@ -48,9 +47,9 @@ def summarize(to: Path = OUT) -> None:
 
 def decided(summary: Sequence[Row]) -> list[dict[str, str]]:
     """Return for each data set, reader and first stage whether H1 to H3 hold there."""
-    low = _adjusted([row for row in summary if row["dial"] == "1"])
+    low = adjusted([row for row in summary if row["dial"] == "1"])
     by_place: dict[tuple[str, str, str], list[tuple[Row, float]]] = defaultdict(list)
-    for row, p in _adjusted([row for row in summary if row["dial"] in _NAMED]):
+    for row, p in adjusted([row for row in summary if row["dial"] in _NAMED]):
         by_place[_place(row)].append((row, p))
     found = []
     for row, p in low:
@@ -126,7 +125,7 @@ def headroom(summary: Sequence[Row]) -> list[dict[str, str]]:
             "H5: difference": f"{interval(row)}, {p_value(p)}",
             "": "holds" if float(row["difference"]) > 0 and p < CHANCE else "not shown",
         }
-        for row, p in _adjusted([row for row in summary if row["dial"] == ORACLE])
+        for row, p in adjusted([row for row in summary if row["dial"] == ORACLE])
     ]
 
 
@@ -214,11 +213,6 @@ def _mean(rows: Sequence[Row], name: str) -> str:
 
 def _place(row: Row) -> tuple[str, str, str]:
     return row["data"], row["reader"], row["stage"]
-
-
-def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Return rows with their p-values adjusted for all of them."""
-    return list(zip(rows, holm([float(row["p"]) for row in rows]).tolist(), strict=True)) if rows else []
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ sets give the questions' texts. No model is run.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -15,6 +13,7 @@ from typing import Final
 import numpy as np
 
 import evenmesh_models
+from benchmarks.shared_data import rows as rows_of
 from benchmarks.study_pages import eor, fair_rag
 from benchmarks.study_pages.cells import read, write
 from evenmesh_core.proportions import wilson_interval
@@ -34,7 +33,7 @@ def write_seen(study: str, data: Path) -> None:
     reader = find_trained_texts(evenmesh_models.reader())
     if reader is None:
         raise FileNotFoundError("the bundled reader has no hashes of what it was trained on")
-    questions = {one["id"]: one["question"] for name in FILES for one in _lines(data / f"{name}.jsonl.gz")}
+    questions = {one["id"]: one["question"] for name in FILES for one in rows_of(data / f"{name}.jsonl.gz")}
     part = {name: PARTS[reader.has_question(asked)] for name, asked in questions.items()}
     if study == "fair-rag":
         write(fair_rag.FOLDER / "utility-seen.csv", _gains(part))
@@ -64,8 +63,3 @@ def _votes(part: Mapping[str, str]) -> Iterator[dict[str, object]]:
                 low, high = wilson_interval(int(right), len(mine))
                 values = {"accuracy": right / len(mine), "accuracy_low": low, "accuracy_high": high}
                 yield {"dataset": dataset, "part": which, "questions": len(mine), **values}
-
-
-def _lines(path: Path) -> Iterator[dict[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        yield from map(json.loads, stream)

@@ -15,14 +15,13 @@ import numpy as np
 
 from benchmarks import csv_rows
 from benchmarks.page import fill, table
-from benchmarks.shown import p_value
+from benchmarks.shown import adjusted, p_value
 from benchmarks.two_readers import READERS
 from benchmarks.vote_study import measures
 from benchmarks.vote_study.measures import EQUAL, LEARNED, PERFECT, Answered, Weights
 from benchmarks.vote_study.records import OUT, read
 from benchmarks.vote_study.sets import SETS
 from evenmesh_core.proportions import wilson_interval
-from evenmesh_core.significance import holm
 from evenmesh_lab.files.plans import described, read_plan
 
 BOTH: Final = "both"
@@ -178,7 +177,6 @@ def accuracy(
 
 def gains(compared: Sequence[Row]) -> list[dict[str, str]]:
     """Return what votes gain over single retrievers, and over votes of one reader (V1 and V4)."""
-    adjusted = _adjusted(compared)
     return [
         {
             "data": row["data"],
@@ -189,7 +187,7 @@ def gains(compared: Sequence[Row]) -> list[dict[str, str]]:
             "p, Holm": p_value(p),
             "": verdict(row, p) if row["against"] != BEST else "",
         }
-        for row, p in adjusted
+        for row, p in _adjusted(compared)
     ]
 
 
@@ -298,11 +296,9 @@ def _points(row: Row) -> str:
 
 def _adjusted(rows: Sequence[Row]) -> list[tuple[Row, float]]:
     """Return the comparisons of learned votes, with p-values adjusted for all of the same claim."""
-    found = []
+    found: list[tuple[Row, float]] = []
     for against in (RECOMMENDED, BEST, READER):
-        family = [row for row in rows if row["against"] == against and row.get("vote") != PERFECT]
-        if family:
-            found += list(zip(family, holm([float(row["p"]) for row in family]).tolist(), strict=True))
+        found += adjusted([row for row in rows if row["against"] == against and row.get("vote") != PERFECT])
     return found
 
 
