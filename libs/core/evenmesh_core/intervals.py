@@ -301,7 +301,6 @@ def common_areas(
     method: BootstrapMethod = "bca",
     num_resamples: int = 2000,
     rng: Seed,
-    check: Callable[[], None] | None = None,
 ) -> CommonAreas:
     """Compare areas under curves where all systems have a curve, with bootstrap intervals over queries.
 
@@ -314,7 +313,6 @@ def common_areas(
         method: "bca" or "percentile".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
-        check: called regularly; what it raises ends the computation.
 
     Returns:
         The areas; all ``nan`` where a system has no points or the common range is at most 1e-9 wide.
@@ -351,7 +349,7 @@ def common_areas(
         return np.concatenate([heights, heights[:, :1] - heights[:, 1:]], axis=1)
 
     values = statistics(np.ones((1, len(queries))))[0]
-    resamples, left_out = _count_distributions(len(queries), statistics, len(values), plan, draws, check)
+    resamples, left_out = _count_distributions(len(queries), statistics, len(values), plan, draws)
     areas, differences = [], []
     for i, value in enumerate(values.tolist()):
         if i < len(systems):
@@ -534,7 +532,7 @@ def _count_distributions(
     number_of_statistics: int,
     plan: _Plan,
     rng: np.random.Generator,
-    check: Callable[[], None] | None,
+    check: Callable[[], None] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return :func:`_distributions` of statistics of how often each query is drawn.
 

@@ -104,7 +104,7 @@ class LoadPlan:
         known = set(self.settings.problems())
         for values in self.cells():
             given = {name: value for name, value in values.items() if name != "concurrency"}
-            for problem in self.settings.with_values(settings_values(given)).problems():
+            for problem in replace(self.settings, **settings_values(given)).problems():
                 if problem not in known:
                     known.add(problem)
                     yield f"vary: {problem}"
@@ -180,7 +180,7 @@ def trace_step(plan: LoadPlan) -> Step:
 def sweep_step(plan: LoadPlan, values: dict[str, float | None], idle_s: float, cores: int) -> Step:
     """Return one step of a sweep: waiting callers, or calls at the plan's rate."""
     name = ",".join(f"{key}={'none' if value is None else f'{value:g}'}" for key, value in values.items())
-    plan = replace(plan, settings=plan.settings.with_values(settings_values(values)))
+    plan = replace(plan, settings=replace(plan.settings, **settings_values(values)))
     if plan.rates:
         return open_step(plan, plan.rates[0], name)
     given = values.get("concurrency")

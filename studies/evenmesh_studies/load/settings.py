@@ -1,8 +1,8 @@
 """Settings of the calls of a step, and their checks."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, Self, get_args
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
 
 OperationName = Literal["ask", "rerank", "generate", "rerank-generate"]
 """The service called: orchestrator, reranker, generator, or the last two in turn."""
@@ -72,10 +72,6 @@ class CallSettings:
         )
         if self.alpha is not None and self.operation != "ask":
             yield f"alpha is {self.alpha:g}; only asks draw rankings, not {self.operation}"
-
-    def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Return a copy with other values, by name."""
-        return replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values by name."""

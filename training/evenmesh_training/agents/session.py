@@ -88,7 +88,7 @@ def prepare(options: Options) -> Run:
     problems = _Problems(_impossible(options))
     with problems.gathered():
         if not options.resume:
-            loop.prepare_output(options.output, resume=False)
+            loop.prepare_output(options.output)
     files = data = None
     with problems.gathered():
         files = locate(options.data, options.passages, options.root)

@@ -58,15 +58,15 @@ def accelerator(stage: Stage) -> Accelerator:
     return Accelerator(mixed_precision="bf16" if narrow else "no", cpu=device.type == "cpu")
 
 
-def prepare_output(folder: Path, *, resume: bool) -> None:
-    """Make the output folder.
+def prepare_output(folder: Path) -> None:
+    """Make the output folder of a new run.
 
     Raises:
-        RecipeError: it holds something, and the run is not to resume.
+        RecipeError: it holds something.
     """
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file; --output names a folder")
-    if not resume and folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise RecipeError(
             f"{folder} is not empty: give another --output, or --resume to go on with what is there"
         )

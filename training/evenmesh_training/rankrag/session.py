@@ -61,7 +61,7 @@ def prepare(recipe: Recipe, options: Options) -> Trainer:
     """
     stage = options.settings(recipe)
     if not options.resume:
-        loop.prepare_output(options.output, resume=False)
+        loop.prepare_output(options.output)
     blend = Blend(recipe, options.data, stage=options.stage)
     learner = load(options, stage, blend)
     samples = {} if options.stage == 1 else evaluation.samples(recipe, options.data, stage.evaluate_examples)
@@ -100,7 +100,7 @@ def export(run: Path, output: Path) -> int:
     if not described.is_file():
         raise RecipeError(f"{run} is not the folder of a training run: {described} is missing")
     settings = json.loads(described.read_text(encoding="utf-8"))
-    loop.prepare_output(output, resume=False)
+    loop.prepare_output(output)
     stage = Stage.model_validate({k: v for k, v in settings.items() if k in Stage.model_fields})
     options = Options(
         model=settings["start"],

@@ -100,7 +100,7 @@ class SharedRates:
         self._clock = clock
         self._ask_again_at = -math.inf
         self._away = False
-        self._spending: set[asyncio.Task[None]] = set()
+        self._spending: set[asyncio.Task[object]] = set()
         self._unshared = meter.create_counter(
             "evenmesh.limits.unshared",
             description="Calls admitted by their process alone because the store of limits was away.",
@@ -124,7 +124,7 @@ class SharedRates:
     def spend(self, tenant: str, limits: TenantLimits, tokens: int) -> None:
         """Count tokens that models have read and written, soon; nothing while the store is away."""
         if limits.tokens_per_minute is not None and tokens:
-            task = asyncio.create_task(self._spend(tenant, limits, tokens))
+            task = asyncio.create_task(self._run(tenant, limits, tokens=tokens))
             self._spending.add(task)
             task.add_done_callback(self._spending.discard)
 
@@ -132,9 +132,6 @@ class SharedRates:
         """Count what has been spent, and close the connections."""
         await asyncio.gather(*self._spending, return_exceptions=True)
         await self._store.aclose()
-
-    async def _spend(self, tenant: str, limits: TenantLimits, tokens: int) -> None:
-        await self._run(tenant, limits, tokens=tokens)
 
     async def _run(
         self,

@@ -11,29 +11,25 @@ from evenmesh_lab.studies.tables import Cell, Table
 _LINE_END = re.compile(r"\s*[\r\n]+\s*")
 
 
-def as_markdown(tables: Sequence[Table], *, level: int = 2, most_rows: int | None = None) -> str:
+def as_markdown(tables: Sequence[Table], *, level: int = 2) -> str:
     """Return tables as Markdown under their titles, each with its note.
 
     Args:
         tables: what is shown.
         level: of the headings, from 1.
-        most_rows: longest table that is shown; None shows all of all.
     """
-    return "\n".join(_table(table, level, most_rows) for table in tables)
+    return "\n".join(_table(table, level) for table in tables)
 
 
-def _table(table: Table, level: int, most_rows: int | None) -> str:
-    rows = table.rows[:most_rows]
+def _table(table: Table, level: int) -> str:
     lines = [
         f"{'#' * level} {_cell(table.title)}",
         "",
         f"| {' | '.join(_cell(column.label) for column in table.columns)} |",
         f"|{'|'.join('---:' if column.numeric else '---' for column in table.columns)}|",
-        *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows),
+        *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows),
         "",
     ]
-    if len(rows) < len(table.rows):
-        lines += [f"{len(table.rows) - len(rows):,} more rows are left out.", ""]
     if table.note:
         lines += [table.note, ""]
     return "\n".join(lines)

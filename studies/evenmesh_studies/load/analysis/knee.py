@@ -76,14 +76,13 @@ def crossing(rates: FloatArray, latencies: FloatArray, limit: float) -> tuple[fl
     return float(x[place - 1] + share * (x[place] - x[place - 1])), True
 
 
-def find_knee(idle: StepResult, loads: Sequence[StepResult], rng: Seed, factor: float = FACTOR) -> Knee:
+def find_knee(idle: StepResult, loads: Sequence[StepResult], rng: Seed) -> Knee:
     """Find the knee from open-loop steps.
 
     Args:
         idle: step with one caller.
         loads: open-loop steps, at least one of them with answers.
         rng: draws resamples of calls.
-        factor: latency at the knee as a multiple of that of the idle mesh.
     """
     known = sorted(
         (one for one in loads if len(one.counted)), key=lambda one: (one.offered_per_s, one.step.rate)
@@ -94,7 +93,7 @@ def find_knee(idle: StepResult, loads: Sequence[StepResult], rng: Seed, factor: 
     idle_ms = float(alone.mean()) if alone.size else math.nan
     if not known or math.isnan(idle_ms):
         return Knee(math.nan, math.nan, math.nan, False, idle_ms)
-    rate, reached = crossing(rates, means, factor * idle_ms)
+    rate, reached = crossing(rates, means, FACTOR * idle_ms)
     draws = generator(rng)
     resampled = [
         block_resamples(one.latencies_ms(), draws).mean(axis=1)
@@ -102,7 +101,7 @@ def find_knee(idle: StepResult, loads: Sequence[StepResult], rng: Seed, factor: 
         else np.full(RESAMPLES, math.inf)
         for one, mean in zip(known, means, strict=True)
     ]
-    limits = factor * block_resamples(alone, draws).mean(axis=1)
+    limits = FACTOR * block_resamples(alone, draws).mean(axis=1)
     table = np.stack(resampled, axis=1)
     found = [crossing(rates, row, limit)[0] for row, limit in zip(table, limits, strict=True)]
     low, high = np.percentile(found, [2.5, 97.5]) if reached else (math.nan, math.nan)
@@ -123,9 +122,9 @@ def slo_rate_of(loads: Sequence[StepResult], slo: Slo) -> tuple[float, bool]:
     return held, False
 
 
-def is_overloaded(measured: StepResult, idle_ms: float, factor: float = FACTOR) -> bool:
+def is_overloaded(measured: StepResult, idle_ms: float) -> bool:
     """Return whether a load is so far beyond the knee that a larger one would add nothing."""
-    return measured.error_share > LOST or _mean(measured) > 2 * factor * idle_ms
+    return measured.error_share > LOST or _mean(measured) > 2 * FACTOR * idle_ms
 
 
 def _mean(measured: StepResult) -> float:

@@ -61,7 +61,7 @@ def losses(output: Path) -> list[tuple[str, ...]]:
 
 
 def folder(path: Path) -> Path:
-    loop.prepare_output(path, resume=False)
+    loop.prepare_output(path)
     return path
 
 
@@ -224,9 +224,9 @@ def test_nothing_to_resume_is_reported(squad: Path, recipe: Recipe, tmp_path: Pa
 def test_a_used_output_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RecipeError, match=r"not empty.*--resume"):
-        loop.prepare_output(tmp_path, resume=False)
+        loop.prepare_output(tmp_path)
     with pytest.raises(RecipeError, match="is a file"):
-        loop.prepare_output(tmp_path / "file", resume=False)
+        loop.prepare_output(tmp_path / "file")
 
 
 def test_the_log_goes_to_tensorboard_too(squad: Path, recipe: Recipe, tmp_path: Path) -> None:
