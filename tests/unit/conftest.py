@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 if TYPE_CHECKING:
-    from evenmesh_kit.rpc.server import MeshServer
     from tests.support.scripted import ScriptedMesh
 
 
@@ -66,24 +65,16 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
             "evenmesh.generator.v1.GeneratorService",
         ),
     ]
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
 
-    async def start() -> MeshServer:
-        server = MeshServer(
-            "scripted",
-            ServiceSettings(home=tmp_path, port=0),
-            registrations,
-            Idle(),
-            telemetry=Telemetry.disabled(),
-        )
-        await server.start()
-        return server
+    @asynccontextmanager
+    async def served() -> AsyncIterator[str]:
+        settings = ServiceSettings(home=tmp_path, port=0, grace_s=0)
+        async with MeshServer(
+            "scripted", settings, registrations, Idle(), telemetry=Telemetry.disabled()
+        ) as server:
+            yield server.address
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    address = server.address
-    try:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(served()) as address:
         yield ScriptedMesh(
             Addresses(address, address, address, address, address),
             orchestrator,
@@ -91,8 +82,21 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
             evaluator,
             retriever,
         )
-    finally:
-        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+
+
+@pytest.fixture
+def at_home(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch) -> ScriptedMesh:
+    """The same, where the commands of this machine look for a mesh."""
+    from evenmesh.addresses import VARIABLES
+
+    for service, address in scripted.addresses.items():
+        monkeypatch.setenv(VARIABLES[service], address)
+    return scripted
+
+
+@pytest.fixture
+def nobodys_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable says how wide or how coloured a terminal is, and no mesh runs at home."""
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)

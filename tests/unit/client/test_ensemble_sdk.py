@@ -1,10 +1,7 @@
 """Ensembles of the SDK and the command line: what is asked, and how the vote is shown."""
 
-from pathlib import Path
-
 import pytest
 
-from evenmesh.addresses import VARIABLES
 from evenmesh.codec import messages as codec
 from evenmesh.commands import main
 from evenmesh.common.v1 import common_pb2
@@ -77,17 +74,9 @@ def test_a_result_has_the_vote() -> None:
 
 
 def test_ask_shows_the_vote_and_who_is_missing(
-    scripted: ScriptedMesh,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    at_home: ScriptedMesh, nobodys_terminal: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    for service, address in scripted.addresses.items():
-        monkeypatch.setenv(VARIABLES[service], address)
-    scripted.orchestrator.events = _script()
+    at_home.orchestrator.events = _script()
 
     assert main(["ask", "Which river?", "--ensemble", "Wiki@1, SE,News", "--task", "qa"]) == 0
 
@@ -99,6 +88,6 @@ def test_ask_shows_the_vote_and_who_is_missing(
     assert "*  News    the Rhine" in lines
     assert "missing: SE" in lines
     assert "! no answer of SE: source SE: away (AWAY)" in lines
-    (request,) = scripted.orchestrator.requests
+    (request,) = at_home.orchestrator.requests
     assert list(request.ensemble.expressions) == ["Wiki@1", "SE", "News"]
     assert request.agent.task_id == "qa"

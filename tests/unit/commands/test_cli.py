@@ -17,19 +17,12 @@ from tests.support.scripted import Ask, ScriptedMesh, answered, script
 Output = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def nobodys_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("nobodys_terminal")
 
 
 @pytest.fixture
-def mesh(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch) -> ScriptedMesh:
-    """A scripted mesh that the commands find."""
-    for service, address in scripted.addresses.items():
-        monkeypatch.setenv(VARIABLES[service], address)
-    return scripted
+def mesh(at_home: ScriptedMesh) -> ScriptedMesh:
+    return at_home
 
 
 def lines(text: str) -> list[str]:

@@ -17,10 +17,8 @@ FAST = ("--resamples", "100")
 
 
 @pytest.fixture(autouse=True)
-def in_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_the_examples(monkeypatch: pytest.MonkeyPatch, nobodys_terminal: None) -> None:
     monkeypatch.chdir(EXAMPLES)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def test_exposure_shows_tables_and_writes_files(capsys: Output, tmp_path: Path) -> None:

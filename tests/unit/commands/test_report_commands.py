@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from tests.support.scripted import ScriptedMesh
@@ -13,13 +12,8 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def mesh(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ScriptedMesh:
-    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    for service, address in scripted.addresses.items():
-        monkeypatch.setenv(VARIABLES[service], address)
-    return scripted
+def mesh(at_home: ScriptedMesh, nobodys_terminal: None) -> ScriptedMesh:
+    return at_home
 
 
 def test_a_window_is_asked_for_and_named(mesh: ScriptedMesh, capsys: Output) -> None:

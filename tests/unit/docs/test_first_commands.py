@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
 from tests.support.pages import blocks
 from tests.support.scripted import ScriptedMesh
@@ -31,8 +30,5 @@ def test_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_accepted(command: str, scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    for service, address in scripted.addresses.items():
-        monkeypatch.setenv(VARIABLES[service], address)
-
+def test_it_is_accepted(command: str, at_home: ScriptedMesh) -> None:
     assert main(shlex.split(command)[1:]) == 0

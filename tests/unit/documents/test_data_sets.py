@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import evenmesh.commands
-from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
 from evenmesh_documents import commands
 from evenmesh_documents.attribution import Attribution
@@ -111,7 +110,7 @@ def parquet(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mesh(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ScriptedMesh:
+def mesh(at_home: ScriptedMesh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ScriptedMesh:
     """A scripted mesh that the command finds, with this distribution alone."""
 
     class Point:
@@ -120,9 +119,7 @@ def mesh(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(evenmesh.commands, "entry_points", lambda *, group: [Point()] if group else [])
     monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
-    for service, address in scripted.addresses.items():
-        monkeypatch.setenv(VARIABLES[service], address)
-    return scripted
+    return at_home
 
 
 def test_a_data_set_is_ingested_with_its_ids(mesh: ScriptedMesh, registered: str, capsys: Output) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import evenmesh.commands
-from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
 from evenmesh_documents import commands
 from tests.support import document_files as files
@@ -36,11 +35,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def mesh(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch) -> ScriptedMesh:
-    """A scripted mesh that the command finds."""
-    for service, address in scripted.addresses.items():
-        monkeypatch.setenv(VARIABLES[service], address)
-    return scripted
+def mesh(at_home: ScriptedMesh) -> ScriptedMesh:
+    return at_home
 
 
 @pytest.fixture
