@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from evenmesh import AskResult, Collection, Passage, Retrieved, long_runs
+from evenmesh import AskResult, Collection, Passage, Retrieved
 from evenmesh.generation import WrittenAnswer
 from evenmesh.inventory import GeneratorModel
 from evenmesh.types.events import Failed
@@ -20,6 +20,8 @@ from evenmesh_studies import labels as labelling
 from evenmesh_studies.labels import LabelPlan, label
 from evenmesh_studies.runner import WHOLE, Shard, StudyRunner
 from tests.support.study_runs import Recorder, run
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @dataclass
@@ -56,11 +58,6 @@ class FakeMesh:
                 text = passages[0].text if passages else self.memory
                 found.append(WrittenAnswer(text, "m1", "7"))
         return found
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_runs, "_FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture

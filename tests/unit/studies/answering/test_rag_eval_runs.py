@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from evenmesh import long_runs
 from evenmesh.generation import WrittenAnswer
 from evenmesh.types.events import Degraded, Done, Event, Failed, Ranked, Retrieved
 from evenmesh.types.passage import Passage
@@ -25,6 +24,8 @@ from evenmesh_studies.answering.run import evaluate
 from evenmesh_studies.runner import StudyRunner
 from tests.support import study_runs
 from tests.support.study_runs import Recorder
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 POOL = (Passage("a", "nothing"), Passage("b", "It is x."), Passage("c", "x", "y"))
 DONE = Done("a", "r", {"retrieve": 1.5, "rerank": 2.5}, 4.0)
@@ -79,11 +80,6 @@ class FakeGeneration:
             self.loses.remove(question)
             return [Failed((0,), "UNAVAILABLE", "GONE", "gone", "")]
         return [WrittenAnswer("".join(one.id for one in shown), model, "3", 12.5)]
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_runs, "_FIRST_PAUSE_S", 0.001)
 
 
 def plan_of(path: Path, **more: Any) -> AnsweringPlan:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from evenmesh import long_runs
 from evenmesh.types.audit import AuditEvent, AuditSample, AuditSettled
 from evenmesh.types.events import Degraded, Done, Failed
 from evenmesh.wire.errors import InvalidField, MeshError, Unavailable
@@ -19,6 +18,8 @@ from evenmesh_studies.audits.plan import AuditPlan, RankingSystem
 from evenmesh_studies.audits.run import audit
 from evenmesh_studies.runner import StudyRunner
 from tests.support.study_runs import Recorder, run
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 DONE = Done("a", "r", {}, 1.0)
 
@@ -58,11 +59,6 @@ class FakeClient:
                 yield event
         finally:
             self.at_once -= 1
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_runs, "_FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from evenmesh import Passage, long_runs
+from evenmesh import Passage
 from evenmesh.types.events import Answer, Cost, Degraded, Done, Event, Failed, Ranked, Retrieved, Vote
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_lab.files import FileError, read_ensemble, read_queries
@@ -21,6 +21,8 @@ from evenmesh_studies.runner import StudyRunner, stem
 from evenmesh_studies.runner.shards import read_stored
 from tests.support import study_runs
 from tests.support.study_runs import Recorder
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 DONE = Done("a", "r", {}, 1.0)
 POOL = Pool(("A@1", "B@2", "ReFree", "A@2@CP"), "rankrag")
@@ -62,11 +64,6 @@ class FakeClient:
             if isinstance(event, Exception):
                 raise event
             yield event
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_runs, "_FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import grpc
 import pytest
 
-from evenmesh import long_runs
 from evenmesh.types.events import Degraded, Done, Failed
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_lab.files import FileError
 from evenmesh_studies.runner import WHOLE, Result, Shard, StudyRunner
 from evenmesh_studies.runner.events import collect
 from tests.support.study_runs import run
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,6 @@ class Numbers:
 
 async def square(unit: Number) -> Result:
     return Result([str(unit.value**2)], {"exponent": "2"}, [f"squared {unit.value}"], {"seen": [unit.name]})
-
-
-@pytest.fixture(autouse=True)
-def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_runs, "_FIRST_PAUSE_S", 0.001)
 
 
 async def test_results_go_to_the_files_of_their_units_in_order(tmp_path: Path) -> None:
