@@ -56,6 +56,7 @@ from evenmesh_retriever.settings import RetrieverSettings
 from evenmesh_retriever.steps import finish
 from tests.support import infinity_server, model_server, tei_grpc_server
 from tests.support.milvus_lite_process import MilvusLite, serving
+from tests.support.scripted_http import in_thread
 
 BACKENDS = [
     "bm25",
@@ -511,7 +512,7 @@ def any_encoder(
             url = stack.enter_context(tei_grpc_server.in_thread(embed=computed, model=BUNDLED)).url
         elif request.param == "remote":
             script = model_server.tei(embed=computed, model=BUNDLED)
-            url, server = stack.enter_context(model_server.in_thread(script)).url, "tei"
+            url, server = stack.enter_context(in_thread(script)).url, "tei"
         else:
             log = tmp_path_factory.mktemp("infinity") / "infinity.log"
             infinity = infinity_server.serving(evenmesh_models.minilm(), BUNDLED, log)

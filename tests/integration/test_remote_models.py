@@ -42,7 +42,15 @@ from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support import model_server, started, tei_grpc_server
-from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, replying, serving
+from tests.support.scripted_http import (
+    HttpReply,
+    HttpRequest,
+    Script,
+    ScriptedHttp,
+    in_thread,
+    replying,
+    serving,
+)
 from tests.support.started import environment, refusal
 
 WAIT_S = 60.0
@@ -268,8 +276,8 @@ async def test_vectors_of_another_encoder_are_not_searched(tmp_path: Path) -> No
 
     passages = [Passage(f"p{place}", "", text) for place, text in enumerate(TEXTS)]
     with (
-        model_server.in_thread(model_server.tei(embed=embed, model="org/a")) as first,
-        model_server.in_thread(model_server.tei(embed=doubled, model="org/b")) as second,
+        in_thread(model_server.tei(embed=embed, model="org/a")) as first,
+        in_thread(model_server.tei(embed=doubled, model="org/b")) as second,
     ):
         one = remote(first.url)
         store, catalogue = await opened(one)

@@ -9,14 +9,11 @@ import json
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -31,6 +28,7 @@ from evenmesh_generator.triton import environment, shared_memory, stubs
 from evenmesh_generator.triton.tensors import texts
 from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
 from evenmesh_kit.telemetry.spans import Spans
+from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 from tests.support.triton_models import write_odd_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
 
@@ -47,21 +45,11 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, str]] = []
-        collector = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.take(body, self.headers["Content-Type"])
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nothing is said."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    async def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        self.take(request.body, request.headers["content-type"])
+        await reply.send(200, "")
 
     def take(self, body: bytes, kind: str) -> None:
         """Takes an export, as either of OTLP's encodings has it."""
@@ -89,9 +77,9 @@ class Collector:
 def collector() -> Iterator[Collector]:
     """A collector of spans that listens."""
     collector = Collector()
-    yield collector
-    collector.server.shutdown()
-    collector.server.server_close()
+    with in_thread(collector) as server:
+        collector.url = f"{server.url}/traces"
+        yield collector
 
 
 @pytest.fixture(scope="module")

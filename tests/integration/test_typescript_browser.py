@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from tests.integration.conftest import DEMO, RunningMesh
 from tests.support.console_page import PATIENCE_MS, chromium
 from tests.support.gateway_process import GatewayProcess
 from tests.support.node_tools import CLIENT, esbuild, node_with_client
+from tests.support.scripted_http import in_thread, replying
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -45,27 +44,12 @@ ASK: Final = """async ([address, collection, question]) => {
 }"""
 
 
-class _Empty(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>A page</title>")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def origin() -> Iterator[str]:
     """The origin of an empty page."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Empty)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    page = replying(200, "<!doctype html><title>A page</title>", content_type="text/html")
+    with in_thread(page) as server:
+        yield server.origin
 
 
 @pytest.fixture(scope="module")

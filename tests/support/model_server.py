@@ -1,14 +1,12 @@
-"""A model server with the interface of TEI around models of the test's own process, and servers in threads."""
+"""A model server with the interface of TEI around models of the test's own process."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, serving
+from tests.support.scripted_http import HttpReply, HttpRequest, Script
 
 Embed = Callable[[Sequence[str]], list[list[float]]]
 Score = Callable[[str, Sequence[str]], list[float]]
@@ -40,27 +38,3 @@ def tei(*, embed: Embed | None = None, score: Score | None = None, model: str = 
             await reply.send(424, {"error": "`model` cannot do that", "error_type": "backend"})
 
     return script
-
-
-@contextmanager
-def in_thread(script: Script) -> Iterator[ScriptedHttp]:
-    """Serve a script from a thread, for callers that wait in the test's own."""
-    started, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
-    servers: list[ScriptedHttp] = []
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(script) as server:
-            servers.append(server)
-            loops.append(asyncio.get_running_loop())
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    started.wait()
-    try:
-        yield servers[0]
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from anyio.from_thread import start_blocking_portal
 
 
 @dataclass
@@ -97,9 +99,14 @@ class ScriptedHttp:
     scheme: str = "http"
 
     @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    @property
     def url(self) -> str:
         """The base URL."""
-        return f"{self.scheme}://127.0.0.1:{self.port}/v1"
+        return f"{self.origin}/v1"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the one request of a connection."""
@@ -160,6 +167,13 @@ async def serving(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIte
             task.cancel()
         if connections:
             await asyncio.wait(tuple(connections))
+
+
+@contextmanager
+def in_thread(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedHttp]:
+    """Serve a script from a thread, for callers that wait in the test's own."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(script, tls)) as server:
+        yield server
 
 
 async def hang(_: HttpRequest, __: HttpReply) -> None:

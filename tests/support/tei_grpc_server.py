@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from anyio.from_thread import start_blocking_portal
 
 from evenmesh_kit.remote import tei_pb2 as pb
 from tests.support.model_server import Embed, Score
@@ -118,23 +118,5 @@ async def serving(
 @contextmanager
 def in_thread(**given: Any) -> Iterator[TeiServer]:
     """Serve from a thread, for callers that wait in the test's own; takes what :func:`serving` does."""
-    started = threading.Event()
-    servers: list[TeiServer] = []
-    loops: list[asyncio.AbstractEventLoop] = []
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(**given) as server:
-            servers.append(server)
-            loops.append(asyncio.get_running_loop())
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    started.wait()
-    try:
-        yield servers[0]
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join()
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(**given)) as server:
+        yield server

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import http.server
 import re
 import ssl
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from concurrent import futures
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import pytest
@@ -25,6 +24,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tests.support.manifests import EVERYTHING, K8S, Manifests, addresses, build, with_components
 from tests.support.programs import required
 from tests.support.prometheus import reserved_ports
+from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 
 CONFIG: Final = K8S / "components" / "probe" / "config.yml"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -91,16 +91,9 @@ def test_prometheus_without_the_operator_asks_the_same() -> None:
     assert {one["spec"]["prober"]["url"] for one in build("prod").of("Probe")} == {exporter}
 
 
-class Ready(http.server.BaseHTTPRequestHandler):
-    """A gateway's answer."""
-
-    def do_GET(self) -> None:
-        """Answer 200 at /readyz."""
-        self.send_response(200 if self.path == "/readyz" else 503)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Keep quiet."""
+async def ready(request: HttpRequest, reply: HttpReply) -> None:
+    """Answer as a gateway: 200 at /readyz."""
+    await reply.send(200 if request.path == "/readyz" else 503, "")
 
 
 class Exporter:
@@ -126,11 +119,8 @@ class Exporter:
         self._server.start()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate.configure_cert(context)
-        self._web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ready)
-        self._web.socket = context.wrap_socket(self._web.socket, server_side=True)
-        self.http = self._web.server_address[1]
-        self._thread = threading.Thread(target=self._web.serve_forever)
-        self._thread.start()
+        self._web = ExitStack()
+        self.http = self._web.enter_context(in_thread(ready, context)).port
         self._base = f"http://127.0.0.1:{port}"
         words = [f"--config.file={folder / 'config.yml'}", f"--web.listen-address=127.0.0.1:{port}"]
         self._process = subprocess.Popen(
@@ -161,9 +151,7 @@ class Exporter:
         self._process.terminate()
         self._process.wait(30)
         self._server.stop(0).wait()
-        self._web.shutdown()
-        self._thread.join()
-        self._web.server_close()
+        self._web.close()
 
 
 @pytest.fixture(scope="module")

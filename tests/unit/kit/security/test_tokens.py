@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from evenmesh.wire.errors import Unauthenticated, Unavailable
 from evenmesh_kit.security.caller import Caller, Role
 from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
 from tests.support.clock import Clock
+from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -159,41 +159,26 @@ def test_keys_are_read_again_when_the_file_changes(path: Path) -> None:
 
 
 @pytest.fixture
-def issuer() -> Iterator[HTTPServer]:
-    """A server of keys."""
+def issuer() -> Iterator[str]:
+    """The address of a server of keys."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.path[1:].encode() if self.path != "/jwks" else jwks(one=KEY).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    async def script(request: HttpRequest, reply: HttpReply) -> None:
+        await reply.send(200, jwks(one=KEY) if request.path == "/jwks" else request.path[1:])
 
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with in_thread(script) as server:
+        yield server.origin
 
 
-def test_keys_come_from_an_address(issuer: HTTPServer) -> None:
-    tokens = Tokens(f"http://127.0.0.1:{issuer.server_port}/jwks", CLAIMS)
+def test_keys_come_from_an_address(issuer: str) -> None:
+    tokens = Tokens(f"{issuer}/jwks", CLAIMS)
     assert asyncio.run(tokens.caller(token())).name == "ada"
     with pytest.raises(Unauthenticated):
         asyncio.run(tokens.caller(token(OTHER, "three")))
 
 
 @pytest.mark.parametrize("answer", ["", "{", "[]", "{}", '{"keys":[]}'], ids=repr)
-def test_an_address_without_keys_is_not_the_tokens_fault(issuer: HTTPServer, answer: str) -> None:
-    tokens = Tokens(f"http://127.0.0.1:{issuer.server_port}/{answer}", CLAIMS)
+def test_an_address_without_keys_is_not_the_tokens_fault(issuer: str, answer: str) -> None:
+    tokens = Tokens(f"{issuer}/{answer}", CLAIMS)
     assert not tokens.keys.stale()
     for _ in range(2):  # the second time it is not asked again
         with pytest.raises(Unavailable, match="cannot be fetched"):
@@ -211,54 +196,39 @@ def test_a_failure_is_reported_for_five_minutes() -> None:
     assert not tokens.keys.stale()
 
 
-class SlowIssuer(BaseHTTPRequestHandler):
+class SlowIssuer:
     """A server of keys, whose answers wait until they are let go."""
 
-    keys = jwks(one=KEY)
-    asked = 0
-    go = threading.Event()
+    def __init__(self) -> None:
+        self.keys = jwks(one=KEY)
+        self.asked = 0
+        self.go = threading.Event()
 
-    def do_GET(self) -> None:
-        cls = type(self)
-        cls.asked += 1
-        assert cls.go.wait(30)
-        body = cls.keys.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
+    async def __call__(self, _: HttpRequest, reply: HttpReply) -> None:
+        self.asked += 1
+        assert await asyncio.to_thread(self.go.wait, 30)
+        await reply.send(200, self.keys)
 
 
 @pytest.fixture
-def slow() -> Iterator[tuple[type[SlowIssuer], str]]:
+def slow() -> Iterator[tuple[SlowIssuer, str]]:
     """A slow server of keys, and its address."""
-
-    class Handler(SlowIssuer):
-        go = threading.Event()
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield Handler, f"http://127.0.0.1:{server.server_port}/jwks"
-    finally:
-        Handler.go.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    issuer = SlowIssuer()
+    with in_thread(issuer) as server:
+        try:
+            yield issuer, f"{server.origin}/jwks"
+        finally:
+            issuer.go.set()
 
 
-async def asked(issuer: type[SlowIssuer], times: int) -> None:
+async def asked(issuer: SlowIssuer, times: int) -> None:
     """Wait until the server has been asked that often."""
     async with asyncio.timeout(30):
         while issuer.asked < times:
             await asyncio.sleep(0.01)
 
 
-async def test_forged_tokens_do_not_delay_valid_ones(slow: tuple[type[SlowIssuer], str]) -> None:
+async def test_forged_tokens_do_not_delay_valid_ones(slow: tuple[SlowIssuer, str]) -> None:
     issuer, address = slow
     clock = Clock()
     tokens = Tokens(address, CLAIMS, clock=clock)
@@ -281,7 +251,7 @@ async def test_forged_tokens_do_not_delay_valid_ones(slow: tuple[type[SlowIssuer
     assert issuer.asked == 2
 
 
-async def test_keys_are_fetched_again_in_the_background(slow: tuple[type[SlowIssuer], str]) -> None:
+async def test_keys_are_fetched_again_in_the_background(slow: tuple[SlowIssuer, str]) -> None:
     issuer, address = slow
     clock = Clock()
     tokens = Tokens(address, CLAIMS, clock=clock)
@@ -301,7 +271,7 @@ async def test_keys_are_fetched_again_in_the_background(slow: tuple[type[SlowIss
     assert issuer.asked == 2
 
 
-async def test_keys_that_nobody_can_fetch_again_end(slow: tuple[type[SlowIssuer], str]) -> None:
+async def test_keys_that_nobody_can_fetch_again_end(slow: tuple[SlowIssuer, str]) -> None:
     issuer, address = slow
     clock = Clock()
     tokens = Tokens(address, CLAIMS, clock=clock)

@@ -1,10 +1,7 @@
 """`evenmesh harvest --openai` against a small server of this test that speaks the protocol."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +9,43 @@ import pytest
 
 from evenmesh.commands import main
 from evenmesh_lab.files import read_conversations
+from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 
 REFUSAL = "I'm unable to help you with that, as I'm only a language model."
 
 
-class Endpoint(ThreadingHTTPServer):
+class Endpoint:
     """Lists a movie for each user turn so far; refuses what is about nothing; fails first if set to."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        self.base = ""
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.failures = 0
         self.status = 503
 
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        endpoint = self.server
-        if endpoint.failures:
-            endpoint.failures -= 1
-            self._reply(endpoint.status, {"error": {"message": "not now"}})
+    async def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        body = request.json
+        if self.failures:
+            self.failures -= 1
+            await reply.send(self.status, {"error": {"message": "not now"}})
             return
-        endpoint.asked.append(body)
-        endpoint.keys.append(self.headers.get("Authorization", ""))
-        assert self.path == "/v1/chat/completions"
+        self.asked.append(body)
+        self.keys.append(request.headers.get("authorization", ""))
+        assert request.path == "/v1/chat/completions"
         turns = [one["content"] for one in body["messages"] if one["role"] == "user"]
         text = f"Sure!\n# A movie\nMovie {len(turns)}: https://m.example/{body['seed']}/{len(turns)}"
         if "nothing" in turns[0]:
             text = REFUSAL
-        self._reply(200, {"model": "m-1", "choices": [{"message": {"content": text}}]})
-
-    def _reply(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        """Says nothing."""
+        await reply.send(200, {"model": "m-1", "choices": [{"message": {"content": text}}]})
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    with Endpoint() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join(10)
+    endpoint = Endpoint()
+    with in_thread(endpoint) as server:
+        endpoint.base = server.url
+        yield endpoint
 
 
 @pytest.fixture

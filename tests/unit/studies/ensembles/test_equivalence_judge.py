@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +28,7 @@ from evenmesh_lab.studies.correctness import correctness
 from evenmesh_lab.studies.equivalence_judge import EquivalenceJudge
 from evenmesh_studies.ensembles.equivalence_server import MOST_CHARACTERS, ServedEquivalence
 from tests.support import tiny_models
-from tests.support.scripted_http import HttpReply, HttpRequest, ScriptedHttp, serving
+from tests.support.scripted_http import HttpReply, HttpRequest, ScriptedHttp, in_thread
 
 ASKED = Compared("Who wrote it?", "Ada Lovelace", "Lovelace")
 
@@ -156,26 +154,12 @@ Reply = Callable[[HttpRequest], Any]
 @contextmanager
 def _served(reply: Reply, status: int = 200) -> Iterator[tuple[str, ScriptedHttp]]:
     """Give the address of a server in a thread of its own, and the server."""
-    started, ends, found = threading.Event(), asyncio.Event(), []
 
     async def script(request: HttpRequest, answer: HttpReply) -> None:
         await answer.send(status, reply(request))
 
-    async def run() -> None:
-        async with serving(script) as server:
-            found.append((server, asyncio.get_running_loop()))
-            started.set()
-            await ends.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
-    thread.start()
-    assert started.wait(30)
-    server, loop = found[0]
-    try:
+    with in_thread(script) as server:
         yield server.url, server
-    finally:
-        loop.call_soon_threadsafe(ends.set)
-        thread.join(30)
 
 
 def _judge_of(url: str, server: str = "tei", **options: Any) -> ServedEquivalence:

@@ -6,13 +6,14 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
 from typing import Any
 
 import pytest
 
 from evenmesh_kit.compute.thread_names import name_thread
 from evenmesh_studies.load.resource_monitor import ResourceMonitor, ResourceUsage, bottleneck, scrape
+from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 
 FREE: dict[str, Any] = {
     "client_cpu_s": 1.0,
@@ -126,32 +127,19 @@ def test_this_process_is_seen_to_compute() -> None:
 
 
 def test_counters_are_reported_by_increment_and_gauges_by_value() -> None:
-    class Metrics(BaseHTTPRequestHandler):
-        count = 0
+    counts = count(5, 5)
 
-        def do_GET(self) -> None:
-            Metrics.count += 5
-            body = f'# HELP x\nwork_total{{kind="a"}} {Metrics.count}\nqueue 7\nx_bucket{{le="1"}} 3\n'
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body.encode())
+    async def metrics(_: HttpRequest, reply: HttpReply) -> None:
+        await reply.send(
+            200, f'# HELP x\nwork_total{{kind="a"}} {next(counts)}\nqueue 7\nx_bucket{{le="1"}} 3\n'
+        )
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            return
-
-    server = HTTPServer(("127.0.0.1", 0), Metrics)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}/metrics"
+    with in_thread(metrics) as server:
+        address = f"{server.origin}/metrics"
         monitor = ResourceMonitor({}, {"generator": address})
         monitor.begin(0.0)
         found = monitor.end(1.0)
         assert found.work == {'generator work_total{kind="a"}': 5.0, "generator queue": 7.0}
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert scrape(address) == {}
 
 

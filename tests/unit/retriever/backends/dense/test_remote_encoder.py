@@ -18,9 +18,16 @@ from evenmesh_kit.remote.options import RemoteOptions
 from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
-from tests.support.model_server import in_thread
 from tests.support.remote_faults import FAULTS, IDLE_S, PATIENT_S, REPLY_BYTES, Fault
-from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, hang, replying
+from tests.support.scripted_http import (
+    HttpReply,
+    HttpRequest,
+    Script,
+    ScriptedHttp,
+    hang,
+    in_thread,
+    replying,
+)
 
 INFO = {
     "model_id": "org/e5-small-v2",
