@@ -27,7 +27,7 @@ from evenmesh_orchestrator.conversations.sources import Cited
 from evenmesh_orchestrator.conversations.sql.store import SqlConversationStore
 from evenmesh_orchestrator.conversations.sql.tables import CONVERSATIONS, HOLDERS, TENANTS, TURNS
 from evenmesh_orchestrator.conversations.store import ConversationLost, ConversationStore
-from tests.support.postgres import Postgres
+from tests.support.postgres import Postgres, empty_database
 
 MIB = 2**20
 LEASE_S = 30.0
@@ -53,20 +53,6 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    """A database of the kind, empty."""
-    return _url(request, request.param, tmp_path)
-
-
-def _url(request: pytest.FixtureRequest, kind: str, folder: Path) -> URL:
-    if kind == "sqlite":
-        return URL.create("sqlite+aiosqlite", database=str(folder / "deep" / "conversations.db"))
-    server: Postgres = request.getfixturevalue("postgres")
-    server.empty()
-    return make_url(server.url)
-
-
 Make = Callable[..., Awaitable[Any]]
 
 
@@ -81,7 +67,7 @@ async def make(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> 
 
         yield both
         return
-    url = _url(request, request.param, tmp_path)
+    url = empty_database(request, request.param, tmp_path)
     made: list[SqlConversationStore] = []
 
     async def two(limits: Limits = LIMITS) -> Any:
@@ -659,7 +645,7 @@ async def test_a_server_that_takes_too_long_is_away(postgres: Postgres, clock: C
 
 
 async def test_a_file_is_its_owners_alone(tmp_path: Path, clock: Clock) -> None:
-    file = tmp_path / "deep" / "conversations.db"
+    file = tmp_path / "deep" / "store.db"
     async with opened(URL.create("sqlite+aiosqlite", database=str(file)), clock) as store:
         await hold(store)
         assert {one.name: one.stat().st_mode & 0o777 for one in file.parent.iterdir()} == {

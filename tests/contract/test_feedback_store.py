@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_reranker.backends.sql.agents import SqlAgentRegistry
@@ -32,7 +32,6 @@ from evenmesh_reranker.feedback.domain import (
 from evenmesh_reranker.feedback.quality import QualityRules
 from evenmesh_reranker.feedback.served import ServedRankings
 from evenmesh_reranker.feedback.training import SILENT_US, State, TrainingReport
-from tests.support.postgres import Postgres
 
 NOON_US = 20_000 * DAY_US + DAY_US // 2
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
@@ -52,16 +51,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_us
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    """A database of the kind, empty."""
-    if request.param == "sqlite":
-        return URL.create("sqlite+aiosqlite", database=str(tmp_path / "deep" / "feedback.db"))
-    server: Postgres = request.getfixturevalue("postgres")
-    server.empty()
-    return make_url(server.url)
 
 
 @pytest.fixture

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
-import shutil
-import signal
 import sqlite3
-import subprocess
-import tempfile
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +12,7 @@ from typing import Any, cast
 import grpc
 import numpy as np
 import pytest
-from sqlalchemy import URL, Engine, event, make_url, text
+from sqlalchemy import URL, Engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
@@ -48,8 +41,6 @@ from evenmesh_evaluator.reports.aggregate import Aggregate
 from evenmesh_evaluator.reports.moments import Moments
 from evenmesh_evaluator.reports.summary import report as report_of
 from evenmesh_kit.security.caller import DEFAULT_TENANT
-from tests.support import ports
-from tests.support.programs import required
 
 MINUTE_US = 60 * 10**6
 HOUR_US = 60 * MINUTE_US
@@ -64,70 +55,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_us
-
-
-@pytest.fixture(scope="session")
-def postgres_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A PostgreSQL server of our own on a free port, if the machine has one; its URL."""
-    initdb, server = required("initdb"), required("postgres")
-    if importlib.util.find_spec("asyncpg") is None:
-        pytest.skip("asyncpg is not installed")
-    # PostgreSQL refuses to run as root.
-    who: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
-    folder = Path(tempfile.mkdtemp(prefix="evenmesh-postgres-"))
-    if who:
-        shutil.chown(folder, "nobody", "nogroup")
-    port = ports.reserve(request)
-    data = folder / "data"
-    subprocess.run(
-        [initdb, "-D", data, "-U", "evenmesh", "--auth=trust", "--no-sync"],
-        check=True,
-        capture_output=True,
-        cwd=folder,
-        **who,
-    )
-    process = subprocess.Popen(
-        [server, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-c", "fsync=off"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-        **who,
-    )
-    try:
-        yield f"postgresql+asyncpg://evenmesh@127.0.0.1:{port}/postgres"
-    finally:
-        process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
-        process.wait(30)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _emptied(url: URL) -> URL:
-    import asyncpg
-
-    ends = time.monotonic() + 60
-    while True:
-        try:
-            connection = await asyncpg.connect(
-                host=url.host, port=url.port, user=url.username, database=url.database
-            )
-            break
-        except (asyncpg.PostgresError, OSError):  # the server is still starting
-            if time.monotonic() > ends:
-                raise
-            await asyncio.sleep(0.1)
-    try:
-        await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    finally:
-        await connection.close()
-    return url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    """A database of the kind, empty."""
-    if request.param == "sqlite":
-        return URL.create("sqlite+aiosqlite", database=str(tmp_path / "deep" / "observations.db"))
-    return await _emptied(make_url(request.getfixturevalue("postgres_server")))
 
 
 @pytest.fixture

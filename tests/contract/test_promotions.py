@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, update
+from sqlalchemy import update
 
 from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.promotions import SqlPromotions
@@ -18,7 +18,7 @@ from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.manifest import ManifestError
 from evenmesh_reranker.models.ports import Pointers, Promotions, WithdrawnError
 from evenmesh_reranker.models.store import ModelStore, Pointer
-from tests.support.postgres import Postgres
+from tests.support.postgres import empty_database
 
 ANN, ALL = Agent("qa", "ann"), AllAgents()
 HOUR_US = 3600 * 10**6
@@ -26,12 +26,8 @@ HOUR_US = 3600 * 10**6
 
 @asynccontextmanager
 async def _opened(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Database]]:
-    url = f"sqlite+aiosqlite:///{tmp_path}/feedback.db"
-    if kind == "postgresql":
-        server: Postgres = request.getfixturevalue("postgres")
-        server.empty()
-        url = server.url
-    opened = [Database(make_url(url)) for _ in range(2)]
+    url = empty_database(request, kind, tmp_path)
+    opened = [Database(url) for _ in range(2)]
     for one in opened:
         await one.open()
     yield opened

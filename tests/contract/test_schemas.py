@@ -14,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, MetaData, inspect, make_url, select, table, text
+from sqlalchemy import URL, Connection, MetaData, inspect, select, table, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
@@ -36,20 +36,14 @@ from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.backends.sql.tables import AGENTS, TRAININGS
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.domain import Feedback, RecordStatus
-from tests.support.postgres import Postgres
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "schemas"
-KINDS = ["sqlite", "postgresql"]
 
 
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    """A database of the kind, empty."""
-    if request.param == "sqlite":
-        return URL.create("sqlite+aiosqlite", database=str(tmp_path / "store.db"))
-    server: Postgres = request.getfixturevalue("postgres")
-    server.empty()
-    return make_url(server.url)
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path) -> None:
+    """The folder of a database's file, which not only stores open here."""
+    (tmp_path / "deep").mkdir()
 
 
 def _load(url: URL, name: str) -> None:

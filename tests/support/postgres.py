@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL, make_url
 
 from tests.support import ports
 from tests.support.programs import required
@@ -129,6 +130,15 @@ def running(*, durable: bool = False) -> Iterator[Postgres]:
         yield server
     finally:
         server.end()
+
+
+def empty_database(request: pytest.FixtureRequest, kind: str, folder: Path) -> URL:
+    """Return an empty database of the kind ``sqlite`` or ``postgresql``: a file, or the module's server."""
+    if kind == "sqlite":
+        return URL.create("sqlite+aiosqlite", database=str(folder / "deep" / "store.db"))
+    server: Postgres = request.getfixturevalue("postgres")
+    server.empty()
+    return make_url(server.url)
 
 
 @cache
