@@ -81,10 +81,10 @@ async def _measure(rounds: int) -> str:
         adapter = _adapter(reference)
         arrays = {name: (down.numpy(), up.numpy()) for name, (down, up) in adapter.pairs.items()}
         rerankers = {
-            "torch": _reranker(by_torch, None, pool),
-            "openvino": _reranker(by_openvino, None, pool),
-            "torch, adapted": _reranker(by_torch, adapter, pool),
-            "openvino, adapted": _reranker(by_openvino, CompiledAdapter("a", arrays), pool),
+            "torch": reranker(by_torch, None, pool),
+            "openvino": reranker(by_openvino, None, pool),
+            "torch, adapted": reranker(by_torch, adapter, pool),
+            "openvino, adapted": reranker(by_openvino, CompiledAdapter("a", arrays), pool),
         }
         dtype = narrow.placement.dtype_name
         peer = CrossEncoder(str(folder), device="cpu")
@@ -130,8 +130,8 @@ def _adapter(model: Encoder) -> LowRankAdapter:
     return found
 
 
-def _reranker(model: LoadedModel, adapter: Adapter | None, pool: ComputePool) -> CrossEncoderReranker:
-    """With the settings' defaults."""
+def reranker(model: LoadedModel, adapter: Adapter | None, pool: ComputePool) -> CrossEncoderReranker:
+    """Return a reranker with the settings' defaults: one model, and one adapter or none, for all."""
     return CrossEncoderReranker(
         _OneForAll(model, adapter), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
     )

@@ -25,6 +25,7 @@ from scipy.stats import kendalltau
 from sentence_transformers import CrossEncoder
 
 from benchmarks import page, products
+from benchmarks.engines import reranker
 from benchmarks.generation import BUNDLED, RetrievedQuestion, in_process, squad
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.ranking import top_k
@@ -39,7 +40,6 @@ from evenmesh_reranker.bundled import base_tokenizer
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.domain import Passage as Candidate
 from evenmesh_reranker.models.pairs import passage_text
-from evenmesh_reranker.ports import Assigned
 from evenmesh_training.ium.start import fresh
 
 T = TypeVar("T")
@@ -56,16 +56,6 @@ TOLERANCES = (0.0, 0.01, 0.05, 0.1)
 CERTAIN = (1, 5)
 """How many of the best are wanted where judging stops early."""
 _EXACT, _PREDICT = "ours, float32", "`CrossEncoder.predict`, defaults"
-
-
-class _OneForAll:
-    """One model, whoever asks."""
-
-    def __init__(self, model: Encoder) -> None:
-        self._assigned = Assigned(model)
-
-    async def model_for(self, agent: Agent) -> Assigned:
-        return self._assigned
 
 
 async def measure(
@@ -154,13 +144,6 @@ def _encoder(folder: Path, placement: Placement) -> Encoder:
     return loader.full(folder, "v", provenance="bench", created_at=datetime.now(UTC))
 
 
-def _reranker(encoder: Encoder, pool: ComputePool) -> CrossEncoderReranker:
-    """With the settings' defaults."""
-    return CrossEncoderReranker(
-        _OneForAll(encoder), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
-    )
-
-
 async def _overheads(
     depth: int, asked: Sequence[RetrievedQuestion], narrow: Encoder, pool: ComputePool
 ) -> list[dict[str, str]]:
@@ -168,7 +151,7 @@ async def _overheads(
     ranks: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
     after: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
     alone = []
-    cross_encoder = _reranker(narrow, pool)
+    cross_encoder = reranker(narrow, None, pool)
     with in_process(BUNDLED, None) as one_model, in_process(BUNDLED, None, cache_bytes=0) as another:
         await _answered(another, asked[0], range(SHOWN))  # warm
         for one in asked:
@@ -237,8 +220,8 @@ class _Beside:
     def __init__(self, folder: Path, exact: Encoder, narrow: Encoder, dtype: str, pool: ComputePool) -> None:
         self._peer = CrossEncoder(str(folder), device="cpu")
         self._encoder = exact
-        self._exact = _reranker(exact, pool)
-        self._narrow = _reranker(narrow, pool)
+        self._exact = reranker(exact, None, pool)
+        self._narrow = reranker(narrow, None, pool)
         self._agents = [Agent(f"task-{at}", "m") for at in range(CALLERS)]
         self._ways: dict[str, Callable[[RetrievedQuestion], Awaitable[list[float]]]] = {
             _EXACT: lambda one: _scored(self._exact, one, Agent()),
