@@ -345,15 +345,6 @@ async def test_what_does_not_listen_is_unavailable() -> None:
     assert "127.0.0.1" not in caught.value.message
 
 
-def _rerank(behaviour: Any) -> dict[str, Any]:
-    handler = grpc.unary_unary_rpc_method_handler(
-        behaviour,
-        request_deserializer=reranker_pb.RerankRequest.FromString,
-        response_serializer=reranker_pb.RerankResponse.SerializeToString,
-    )
-    return {"evenmesh_reranker_v1_RerankerService_Rerank": handler}
-
-
 async def _ranked(client: RerankerClient, *, timeout_s: float = 30) -> list[float]:
     relevance = await client.rerank("q", [passage("a")], agent=Agent(), reranker="x", timeout_s=timeout_s)
     return [float(score) for score in relevance.scores]

@@ -16,7 +16,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
 from evenmesh_training.ium import learning
-from evenmesh_training.ium.learning import Example, Options, learn
+from evenmesh_training.ium.learning import Example, Loss, Options, learn
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
 
@@ -113,23 +113,6 @@ def test_what_is_computed_at_once_does_not_change_a_loss(folder: Path) -> None:
     assert losses[0] == pytest.approx(losses[2], abs=1e-5)
 
 
-def test_lists_teach_agents_of_opposite_tastes(folder: Path) -> None:
-    encoder = tiny_encoders.encoder(folder, version="v")
-    learned = learn(
-        encoder.encoder.tokenizer,
-        encoder.encoder.model,
-        [one for one in _opposite() if one.text in SENTENCES[:2]],
-        Options(epochs=60, batch_size=6, learning_rate=2e-3, max_length=48, unknown_share=0, loss="listwise"),
-    )
-    assert learned.losses[-1] < learned.losses[0]
-    scores = {}
-    for agent in (ANN, BOB):
-        rows = encoder.rows(SENTENCES[-1], [SENTENCES[0], SENTENCES[1]], agent)
-        first, second = encoder.probabilities(rows, [None, None])
-        scores[agent] = first - second
-    assert scores[ANN] > 0 > scores[BOB]
-
-
 def test_two_labels_are_read_as_serving_reads_them() -> None:
     logits = torch.tensor([[0.5, 2.0], [3.0, -1.0]])
     expected = logits.softmax(1)[:, 1]
@@ -137,13 +120,14 @@ def test_two_labels_are_read_as_serving_reads_them() -> None:
     assert torch.equal(learning.usefulness_logits(torch.tensor([[800.0]])), torch.tensor([800.0]))
 
 
-def test_agents_of_opposite_tastes_end_with_opposite_scores(folder: Path) -> None:
+@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+def test_agents_of_opposite_tastes_end_with_opposite_scores(folder: Path, loss: Loss) -> None:
     encoder = tiny_encoders.encoder(folder, version="v")
     learned = learn(
         encoder.encoder.tokenizer,
         encoder.encoder.model,
         [one for one in _opposite() if one.text in SENTENCES[:2]],
-        Options(epochs=60, batch_size=6, learning_rate=2e-3, max_length=48, unknown_share=0.0),
+        Options(epochs=60, batch_size=6, learning_rate=2e-3, max_length=48, unknown_share=0, loss=loss),
     )
     assert learned.complete
     assert learned.steps == 60 * 2 == len(learned.losses)

@@ -24,6 +24,7 @@ from evenmesh.wire.errors import (
     Unavailable,
 )
 from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_retriever.backends.segments.building import merge
 from evenmesh_retriever.backends.segments.files import arrays
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
@@ -489,9 +490,9 @@ async def test_segments_are_merged_in_the_background(reopened, tmp_path: Path) -
     assert len(list((home(tmp_path) / "segments").iterdir())) == 1
 
 
-async def test_what_happens_during_a_merge_is_kept(reopened, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evenmesh_retriever.backends.segments.building import merge
-
+@pytest.fixture
+def held_merges(monkeypatch: pytest.MonkeyPatch) -> tuple[Event, Event]:
+    """Set when a merge begins, and what it waits for."""
     merging, may_go_on = Event(), Event()
     real = merge.write
 
@@ -500,7 +501,12 @@ async def test_what_happens_during_a_merge_is_kept(reopened, monkeypatch: pytest
         assert may_go_on.wait(60)
         return real(*args)
 
-    monkeypatch.setattr("evenmesh_retriever.backends.segments.building.merge.write", slow)
+    monkeypatch.setattr(merge, "write", slow)
+    return merging, may_go_on
+
+
+async def test_what_happens_during_a_merge_is_kept(reopened, held_merges: tuple[Event, Event]) -> None:
+    merging, may_go_on = held_merges
     store = await reopened()
     for one in "abcd":
         await store.ingest("c", passages(one, one + one), create=True)
@@ -522,19 +528,9 @@ async def test_what_happens_during_a_merge_is_kept(reopened, monkeypatch: pytest
 
 
 async def test_a_collection_dropped_during_a_merge_is_gone(
-    reopened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reopened, tmp_path: Path, held_merges: tuple[Event, Event]
 ) -> None:
-    from evenmesh_retriever.backends.segments.building import merge
-
-    merging, may_go_on = Event(), Event()
-    real = merge.write
-
-    def slow(*args: Any) -> Any:
-        merging.set()
-        assert may_go_on.wait(60)
-        return real(*args)
-
-    monkeypatch.setattr("evenmesh_retriever.backends.segments.building.merge.write", slow)
+    merging, may_go_on = held_merges
     store = await reopened()
     for one in "abcd":
         await store.ingest("c", passages(one), create=True)
