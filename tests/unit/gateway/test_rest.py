@@ -361,10 +361,17 @@ async def test_a_page_gets_in_under_no_other_name(open_gateway: Open) -> None:
     """A name that a page's owner points at this machine makes the gateway the page's own origin (DNS rebinding)."""
     gateway = await open_gateway()
     for name, status in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 421)):
-        assert (await gateway.get("/healthz", headers={"host": name})).status_code == status, name
+        assert (await gateway.get("/openapi.json", headers={"host": name})).status_code == status, name
     named = await open_gateway(hosts="Mesh.example")
     for name, status in (("mesh.example:443", 200), ("localhost", 421)):
-        assert (await named.get("/healthz", headers={"host": name})).status_code == status, name
+        assert (await named.get("/openapi.json", headers={"host": name})).status_code == status, name
+
+
+async def test_health_answers_under_any_name(open_gateway: Open) -> None:
+    """A kubelet asks a pod by its address, which is none of the names by which clients call."""
+    gateway = await open_gateway(hosts="mesh.example")
+    for path in ("/healthz", "/readyz"):
+        assert (await gateway.get(path, headers={"host": "10.1.2.3:7080"})).status_code == 200
 
 
 async def test_a_head_that_does_not_come_closes_its_connection(open_gateway: Open) -> None:

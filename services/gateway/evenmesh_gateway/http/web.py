@@ -29,6 +29,8 @@ _HUNG_UP: Final = 499
 _MISDIRECTED: Final = 421
 _TOO_LONG_A_HEAD: Final = 431
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Paths of health, which reveal nothing. Kubernetes asks for them by the address of the pod."""
 _OTHER: Final = "_OTHER"
 """How telemetry calls all other methods: clients may write anything, and each name would be a series."""
 _BUCKETS_S: Final = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300]
@@ -153,7 +155,7 @@ class Problems:
             words = f"the headers must be at most {self._max_header_bytes:,} bytes here"
             raise HttpProblem(_TOO_LONG_A_HEAD, "HEADERS_TOO_LARGE", words)
         host = next((value for name, value in headers if name == b"host"), b"").decode("latin-1").lower()
-        if self._hosts and _without_port(host) not in self._hosts:
+        if self._hosts and scope["path"] not in PROBES and _without_port(host) not in self._hosts:
             words = "this name is not known here: set EVENMESH_GATEWAY_HOSTS to the names of this gateway"
             raise HttpProblem(_MISDIRECTED, "UNKNOWN_HOST", words)
         # Another program on the way may have checked the other one.
