@@ -374,6 +374,25 @@ async def test_health_answers_under_any_name(open_gateway: Open) -> None:
         assert (await gateway.get(path, headers={"host": "10.1.2.3:7080"})).status_code == 200
 
 
+async def test_health_answers_although_too_many_connections_are_open(open_gateway: Open) -> None:
+    """Else idle connections alone would have Kubernetes take a pod out of its Service, and then end it."""
+    gateway = await open_gateway(max_connections=16)
+    host, port = gateway.base_url.host, gateway.base_url.port
+    held = [await asyncio.open_connection(host, port) for _ in range(16)]
+    for reader, writer in held:  # each has been answered, and rests
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+    for path in ("/healthz", "/readyz"):
+        assert (await gateway.get(path)).status_code == 200
+    refused = await gateway.get("/openapi.json")
+    assert (refused.status_code, refused.json()["reason"]) == (503, "TOO_MANY_CONNECTIONS")
+    assert refused.headers["connection"] == "close"
+    for _, writer in held:
+        writer.close()
+    while (await gateway.get("/openapi.json")).status_code != 200:  # until the server has noticed
+        await asyncio.sleep(0.01)
+
+
 async def test_a_head_that_does_not_come_closes_its_connection(open_gateway: Open) -> None:
     gateway = await open_gateway(head_s=0.2)
     host, port = gateway.base_url.host, gateway.base_url.port

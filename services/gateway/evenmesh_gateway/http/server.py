@@ -13,11 +13,12 @@ from typing import Final, Protocol
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evenmesh.wire.certificates import CertificateError, Certificates, Material
 from evenmesh.wire.security import SYSTEM
+from evenmesh_gateway.http.web import CROWDED, PROBES
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.server import ServerStartError, asked_to_end, bound_socket, cannot_listen, port_file
 
@@ -101,7 +102,7 @@ class HttpServer:
         self._certificates = _certificates(settings)
         required = settings.tls_clients == "required"
         self._config = uvicorn.Config(
-            app,
+            self._bounded(app),
             http=_protocol(settings.head_s),
             ws="none",
             lifespan="off",
@@ -109,7 +110,6 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=settings.max_connections,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=math.ceil(settings.grace_s),
             h11_max_incomplete_event_size=settings.max_header_bytes,
@@ -123,6 +123,28 @@ class HttpServer:
         self._running: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._stack = contextlib.ExitStack()
+
+    def _bounded(self, app: ASGIApp) -> ASGIApp:
+        """Return what refuses requests while too many connections are open, and ends theirs.
+
+        uvicorn's own bound would refuse probes, too, and Kubernetes end a process that has much to do.
+        """
+        most = self._settings.max_connections
+
+        async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+            async def closing(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+                await send(message)
+
+            state = self._server.server_state
+            crowded = len(state.connections) >= most or len(state.tasks) > most
+            if not crowded or scope["path"] in PROBES:
+                await app(scope, receive, send)
+            else:
+                await app({**scope, CROWDED: True}, receive, closing)
+
+        return bounded
 
     async def start(self) -> None:
         """Listen and serve.

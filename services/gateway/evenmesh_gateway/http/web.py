@@ -31,6 +31,8 @@ _TOO_LONG_A_HEAD: Final = 431
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 """Paths of health, which reveal nothing. Kubernetes asks for them by the address of the pod."""
+CROWDED: Final = "evenmesh.crowded"
+"""Member of a request's scope that the server sets where more connections are open than may be."""
 _OTHER: Final = "_OTHER"
 """How telemetry calls all other methods: clients may write anything, and each name would be a series."""
 _BUCKETS_S: Final = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300]
@@ -135,6 +137,8 @@ class Problems:
 
         try:
             if scope["type"] == "http":
+                if CROWDED in scope:
+                    raise HttpProblem(503, "TOO_MANY_CONNECTIONS", "too many connections are open: try again")
                 self._check_headers(scope)
             await self._app(scope, receive, sending)
         except HungUpError:
