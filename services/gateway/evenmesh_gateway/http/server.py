@@ -8,6 +8,7 @@ import logging
 import math
 import socket
 import ssl
+import tempfile
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -197,16 +198,38 @@ async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains) -> None
 async def _renew(
     context: ssl.SSLContext | None, settings: GatewaySettings, certificates: Certificates | None
 ) -> None:
-    """Let new connections have the certificate that the files have now."""
-    if context is None or certificates is None or settings.tls_cert is None:
+    """Let new connections have the certificate, and the authorities of clients, that the files have now."""
+    if context is None or certificates is None:
         return
     given: Material = certificates.material
     while True:
         await asyncio.sleep(_CERTIFICATE_CHECK_S)
-        if certificates.material is not given:
-            given = certificates.material
-            context.load_cert_chain(settings.tls_cert, settings.tls_key)
-            _log.info("new certificate")
+        material = certificates.material
+        if material is given:
+            continue
+        try:
+            _use(context, material, trusts=settings.tls_clients == "required")
+        except (ssl.SSLError, OSError) as error:  # read while files were replaced, or no file may be opened
+            _log.warning("the new certificate cannot be used yet: %s", error)
+            continue
+        given = material
+        _log.info("new certificate")
+
+
+def _use(context: ssl.SSLContext, material: Material, *, trusts: bool) -> None:
+    """Have a context use what was read, whatever the files have become since.
+
+    Raises:
+        ssl.SSLError: certificate and key do not belong together; the context is as it was.
+        OSError: they cannot be written to where the context reads them.
+    """
+    with tempfile.NamedTemporaryFile() as file:  # of this user alone
+        file.write(b"\n".join(part for part in (material.chain, material.key) if part is not None))
+        file.flush()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file.name)
+        context.load_cert_chain(file.name)
+    if trusts and material.authorities is not None:
+        context.load_verify_locations(cadata=material.authorities.decode())
 
 
 def _certificates(settings: GatewaySettings) -> Certificates | None:
