@@ -22,6 +22,7 @@ from evenmesh.wire.security import SYSTEM
 from evenmesh_gateway.http.web import CROWDED, PROBES
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.server import ServerStartError, asked_to_end, bound_socket, cannot_listen, port_file
+from evenmesh_kit.telemetry.setup import Telemetry
 
 _KEEP_ALIVE_S: Final = 75
 """Longest rest of a connection between two requests; above the 60 s of common proxies. Seconds."""
@@ -90,6 +91,8 @@ class HttpServer:
         app: what answers.
         settings: where, with which certificate, and within which bounds.
 
+        telemetry: reports when the certificate expires.
+
     Attributes:
         address: ``host:port`` as bound; empty before :meth:`start`.
 
@@ -97,10 +100,12 @@ class HttpServer:
         ServerStartError: a file of the certificate cannot be used.
     """
 
-    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
+    def __init__(self, app: ASGIApp, settings: GatewaySettings, telemetry: Telemetry | None = None) -> None:
         self.address = ""
         self._settings = settings
         self._certificates = _certificates(settings)
+        if self._certificates is not None and telemetry is not None:
+            telemetry.reloads.watch_certificates("server", self._certificates)
         required = settings.tls_clients == "required"
         self._config = uvicorn.Config(
             self._bounded(app),
@@ -176,7 +181,7 @@ class HttpServer:
         self._server.force_exit = True
 
 
-async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains) -> None:
+async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains, telemetry: Telemetry) -> None:
     """Serve until SIGTERM or SIGINT, or, if the settings say so, until the parent ends.
 
     The first signal drains; a second one ends running requests at once.
@@ -184,7 +189,7 @@ async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains) -> None
     Raises:
         ServerStartError: it cannot start; one line that says what to do.
     """
-    server = HttpServer(app, settings)
+    server = HttpServer(app, settings, telemetry)
     with asked_to_end(settings, server.hurry) as asked:
         try:
             await server.start()

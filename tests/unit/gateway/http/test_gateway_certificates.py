@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
 from starlette.types import Receive, Scope, Send
 
 from evenmesh.wire.certificates import Certificates, Material
 from evenmesh_gateway.http import server
 from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_kit.telemetry.setup import Telemetry
 
 NAME = "localhost"
 
@@ -93,6 +95,21 @@ async def test_files_that_change_again_while_they_are_read_do_not_end_renewals(
         await until_trusted(address, new)
         write(tmp_path, later)
         await until_trusted(address, later)
+
+
+async def test_metrics_say_when_the_certificate_of_callers_ends(tmp_path: Path) -> None:
+    files = write(tmp_path, trustme.CA())
+    telemetry = Telemetry.in_memory("gateway")
+    http = server.HttpServer(says_nothing, GatewaySettings(port=0, **files), telemetry)
+    (ends,) = (
+        point.value
+        for point in telemetry.metrics()["evenmesh.certificate.expires.timestamp"].data.data_points
+        if point.attributes == {"role": "server"}
+    )
+    (certificate, *_) = x509.load_pem_x509_certificates(files["tls_cert"].read_bytes())
+    assert ends == certificate.not_valid_after_utc.timestamp()
+    del http
+    telemetry.shutdown()
 
 
 async def test_a_new_authority_of_clients_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
