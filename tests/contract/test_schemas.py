@@ -24,8 +24,9 @@ from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import Window
 from evenmesh_evaluator.observations.servicer import measure_payload
 from evenmesh_evaluator.reports.summary import report
-from evenmesh_kit.storage import scripts
+from evenmesh_kit.storage import scripts, sql
 from evenmesh_kit.storage.migrations import Schema
+from evenmesh_kit.storage.sql import SqlDatabase
 from evenmesh_orchestrator.conversations.sql import schema as orchestrator_schema
 from evenmesh_orchestrator.conversations.sql import tables as orchestrator_tables
 from evenmesh_orchestrator.conversations.sql.database import Database as Conversations
@@ -165,6 +166,38 @@ async def test_conversations_have_the_tables_of_the_code(url: URL) -> None:
         await database.open()
         await database.close()
     assert await _differences(url, orchestrator_tables.METADATA, orchestrator_schema.SCHEMA) == []
+
+
+async def test_a_script_has_more_time_than_a_statement_of_a_call(postgres: Postgres, tmp_path: Path) -> None:
+    """An index of a large table takes longer than any call may: the upgrade would fail at every start."""
+    postgres.empty()
+    versions = tmp_path / "versions"
+    versions.mkdir()
+    (versions / "v0001_first.py").write_text(
+        "revision, down_revision = '0001', None\n"
+        "def upgrade(op):\n    op.execute('CREATE TABLE times (seconds double precision)')\n"
+    )
+    schema = Schema(MetaData(), tmp_path, "times_schema", lambda _: None, "times")
+    engine = create_async_engine(postgres.url)
+    async with engine.begin() as connection:
+        await connection.run_sync(scripts.run, tmp_path, schema.version_table)
+    (versions / "v0002_second.py").write_text(
+        "revision, down_revision = '0002', '0001'\n"
+        "def upgrade(op):\n"
+        "    here = op.get_bind().connection.driver_connection._config.command_timeout\n"
+        "    op.execute(f'INSERT INTO times VALUES ({here})')\n"
+    )
+    for _ in range(2):  # the second finds nothing to do
+        database = SqlDatabase(make_url(postgres.url), schema)
+        await database.open()
+        async with database.read() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert driver._config.command_timeout == sql._STATEMENT_S
+        await database.close()
+    async with engine.connect() as connection:
+        (seconds,) = await connection.scalars(text("SELECT seconds FROM times"))
+    await engine.dispose()
+    assert seconds >= 3600
 
 
 SCHEMAS = {

@@ -23,7 +23,7 @@ def test_there_are_two_and_one_may_be_away(built: Manifests) -> None:
     assert (evaluator.kind, spec["replicas"]) == ("Deployment", 2)
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     # Fields of a StatefulSet, which Kubernetes would refuse.
-    assert set(spec) == {"replicas", "selector", "strategy", "template"}
+    assert set(spec) == {"progressDeadlineSeconds", "replicas", "selector", "strategy", "template"}
     assert built.one("PodDisruptionBudget", "evaluator")["spec"]["maxUnavailable"] == 1
     spread = {one["topologyKey"] for one in evaluator.pod["topologySpreadConstraints"]}
     assert spread == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}

@@ -157,6 +157,16 @@ def test_with_tls_the_probes_speak_it(name: str) -> None:
         }
 
 
+@pytest.mark.parametrize("name", ["evaluator", "reranker"])
+def test_an_upgrade_of_a_database_has_an_hour(built: Manifests, name: str) -> None:
+    """A pod that is ended within it begins again, and would be ended again."""
+    workload = built.workload(name)
+    probe = workload.containers[0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
+    if workload.kind == "Deployment":
+        assert workload.document["spec"]["progressDeadlineSeconds"] >= 3600
+
+
 def test_pods_are_spread_and_may_be_moved(built: Manifests) -> None:
     for workload in built.workloads(*LONG_LIVED):
         spread = workload.pod["topologySpreadConstraints"]

@@ -73,6 +73,18 @@ class Schema:
             run(connection, self.scripts, self.version_table, stamp=older)
         return newest
 
+    def is_older(self, connection: Connection) -> bool:
+        """Return whether an earlier version of evenmesh wrote the database, so that scripts are to be run.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: it cannot be read.
+        """
+        if inspect(connection).has_table(self.version_table):
+            there = self.revision(connection)
+            if there is not None:
+                return there in self.revisions()[:-1]
+        return self.unversioned(connection) is not None
+
     def revisions(self) -> list[str]:
         """Return all revisions, the oldest first."""
         names = sorted(path.name for path in (self.scripts / "versions").glob("v*_*.py"))

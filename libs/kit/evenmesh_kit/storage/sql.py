@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
@@ -28,6 +28,7 @@ ROW_ID: Final = BigInteger().with_variant(Integer, "sqlite")
 _WRITES: Final = "evenmesh_writes"
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
+_MIGRATING_S: Final = 4 * 3600.0  # of a statement that builds an index of a large table, say
 _OPENING_S: Final = 300.0
 _WAIT_S: Final = 45.0  # less than a statement has, so that one that waits for a writer says so
 _IDLE_S: Final = 60.0  # merging the aggregates of a million passages takes seconds
@@ -48,6 +49,11 @@ def chunks(values: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
     """Yield parts of a sequence, small enough for the parameters of one ``SELECT … IN``."""
     for begin in range(0, len(values), size):
         yield values[begin : begin + size]
+
+
+def _times(statement_s: float) -> dict[str, float]:
+    """Return how long a connection to PostgreSQL, and each statement of it, may take, for its driver."""
+    return {"timeout": _CONNECT_S, "command_timeout": statement_s}
 
 
 class SqlDatabase:
@@ -104,15 +110,11 @@ class SqlDatabase:
             self._reader = engine
         else:
             # The ping finds a restarted server before an old connection is used.
-            timeouts = {"timeout": _CONNECT_S, "command_timeout": _STATEMENT_S}
-            engine = create_async_engine(self._url, pool_pre_ping=True, connect_args=timeouts)
+            engine = create_async_engine(self._url, pool_pre_ping=True, connect_args=_times(_STATEMENT_S))
             # One answer reads one snapshot; a transaction of SQLite does so anyway.
             self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
         event.listen(engine.sync_engine, "begin", self._begin)
-        writer = engine.execution_options(**{_WRITES: True})
-        if not self._is_sqlite:
-            writer = writer.execution_options(isolation_level="READ COMMITTED")
-        self._writer = writer
+        self._writer = self._writing(engine)
         try:
             self._revision = await self._upgrade()
         except BaseException:
@@ -125,6 +127,9 @@ class SqlDatabase:
         while True:
             try:
                 async with self._transaction() as connection:
+                    if self._is_sqlite or not await connection.run_sync(self._schema.is_older):
+                        return await connection.run_sync(self._schema.upgrade)
+                async with self._migrating() as connection:
                     return await connection.run_sync(self._schema.upgrade)
             except StoreFailure as error:
                 # Migrating also takes tables from readers of an earlier version, which PostgreSQL may decide.
@@ -172,6 +177,23 @@ class SqlDatabase:
         with self._failures():
             async with self._opened(self._writer).begin() as connection:
                 yield connection
+
+    @asynccontextmanager
+    async def _migrating(self) -> AsyncIterator[AsyncConnection]:
+        """Run the block in a transaction that writes, whose statements may take hours."""
+        engine = create_async_engine(self._url, poolclass=NullPool, connect_args=_times(_MIGRATING_S))
+        event.listen(engine.sync_engine, "begin", self._begin)
+        try:
+            with self._failures():
+                async with self._writing(engine).begin() as connection:
+                    yield connection
+        finally:
+            await engine.dispose()
+
+    def _writing(self, engine: AsyncEngine) -> AsyncEngine:
+        """Return an engine whose transactions write."""
+        writer = engine.execution_options(**{_WRITES: True})
+        return writer if self._is_sqlite else writer.execution_options(isolation_level="READ COMMITTED")
 
     def insert(self, table: Table) -> Any:
         """Return an INSERT of the database's dialect, which has ``on_conflict_do_update``."""
