@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.manifests import EVERYTHING, K8S, NAME, SERVICES, Manifests, build
+from tests.support.manifests import EVERYTHING, FOLLOWED, K8S, NAME, SERVICES, Manifests, build
 from tests.support.programs import required
 
 
@@ -45,7 +45,8 @@ def test_jobs_are_named_as_the_rules_expect(built: Manifests) -> None:
     label = monitor["spec"]["jobLabel"]
     assert label == NAME
     (rules,) = built.of("PrometheusRule")
-    scraped = {one.labels[label] for one in build(EVERYTHING).workloads() if "metrics" in one.ports()}
+    every = (*build(EVERYTHING).workloads(), *build(FOLLOWED).workloads())
+    scraped = {one.labels[label] for one in every if "metrics" in one.ports()}
     jobs: dict[str, set[str]] = {}
     for rule in (rule for group in rules["spec"]["groups"] for rule in group["rules"]):
         for named in re.findall(r'job=~?"([a-z|-]+)"', rule["expr"]):
