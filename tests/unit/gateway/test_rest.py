@@ -14,6 +14,10 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.trace import NoOpTracer
+from prometheus_client import CollectorRegistry
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
 from evenmesh.wire.errors import MeshError, Overloaded
@@ -343,6 +347,25 @@ async def test_methods_that_clients_make_up_are_one_label(
     assert not any("SECRET" in f"{span.name} {span.attributes}" for span in spans)
     assert not any("SECRET" in str(vars(one)) for one in caplog.records if one.name.endswith(".access"))
     telemetry.shutdown()
+
+
+async def test_requests_are_counted_as_alerts_ask_for_them(open_gateway: Open) -> None:
+    reader = PrometheusMetricReader()
+    meters = MeterProvider([reader])
+    gateway = await open_gateway(Telemetry(NoOpTracer(), meters.get_meter("t"), enabled=True))
+    await gateway.get("/healthz")
+    registry = CollectorRegistry()
+    registry.register(reader._collector)
+    (counted,) = (
+        sample
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "http_server_request_duration_seconds_count"
+    )
+    meters.shutdown()
+    assert counted.labels.items() >= {
+        "http_route": "/healthz", "http_request_method": "GET", "http_response_status_code": "200"
+    }.items()  # fmt: skip
 
 
 async def test_pages_of_other_origins_may_call_only_where_it_is_configured(open_gateway: Open) -> None:
