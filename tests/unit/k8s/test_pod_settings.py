@@ -19,6 +19,7 @@ from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_generator.triton.__main__ import main as triton
 from evenmesh_generator.triton.settings import TritonSettings
 from evenmesh_kit.settings import ServiceSettings, SettingsError, load, variable
+from evenmesh_kit.storage.sql import CONNECTIONS
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
@@ -242,6 +243,26 @@ def test_postgres_has_the_databases_that_are_asked_for(environment: pytest.Monke
     conversations = make_url(reported["EVENMESH_ORCHESTRATOR_CONVERSATIONS_URL"])
     assert (conversations.host, conversations.port) == ("postgres", 5432)
     assert f"CREATE DATABASE {conversations.database};" in databases
+
+
+@pytest.mark.parametrize("name", ["prod", EVERYTHING])
+def test_postgres_takes_the_connections_of_all_who_may_run_at_once(name: str) -> None:
+    """Where it refuses some, whichever service comes last fails."""
+    built = build(name)
+    most = {
+        one["metadata"]["name"]: one["spec"]["maxReplicas"] for one in built.of("HorizontalPodAutoscaler")
+    }
+    processes = 0
+    for workload in built.workloads("Deployment", "StatefulSet"):
+        if "@postgres:" in str(workload.variables):
+            spec = workload.document["spec"]
+            surge = spec.get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", 0)
+            processes += most.get(workload.name, spec.get("replicas", 0)) + surge
+    (container,) = built.workload("postgres").containers
+    (taken,) = (int(one.partition("=")[2]) for one in container["args"] if "max_connections" in one)
+    assert processes >= 10 + 3 + 1
+    assert taken >= processes * CONNECTIONS + 10  # people's, and those that back it up
+    assert "/dev/shm" in {mount["mountPath"] for mount in container["volumeMounts"]}  # noqa: S108
 
 
 def test_the_generator_asks_triton_for_what_it_has(environment: pytest.MonkeyPatch, tmp_path: Any) -> None:

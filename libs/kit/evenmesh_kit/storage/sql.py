@@ -22,9 +22,12 @@ from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
 from evenmesh_kit.storage.migrations import Schema
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
 
+CONNECTIONS: Final = 15
+"""Most connections that a process has to one PostgreSQL database; callers beyond wait for one."""
 ROW_ID: Final = BigInteger().with_variant(Integer, "sqlite")
 """Type of a key that the database numbers itself; SQLite does so only in an INTEGER key."""
 
+_KEPT: Final = 5  # of them open while nobody needs them
 _WRITES: Final = "evenmesh_writes"
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
@@ -110,7 +113,13 @@ class SqlDatabase:
             self._reader = engine
         else:
             # The ping finds a restarted server before an old connection is used.
-            engine = create_async_engine(self._url, pool_pre_ping=True, connect_args=_times(_STATEMENT_S))
+            engine = create_async_engine(
+                self._url,
+                pool_pre_ping=True,
+                pool_size=_KEPT,
+                max_overflow=CONNECTIONS - _KEPT,
+                connect_args=_times(_STATEMENT_S),
+            )
             # One answer reads one snapshot; a transaction of SQLite does so anyway.
             self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
         event.listen(engine.sync_engine, "begin", self._begin)
