@@ -157,6 +157,13 @@ def test_with_tls_the_probes_speak_it(name: str) -> None:
         }
 
 
+def test_processes_that_lost_their_parent_are_reaped() -> None:
+    """Where the gateway itself is the first process, each parser of an upload that was ended stays as a zombie."""
+    workload = build("prod").workload("gateway")
+    assert workload.pod["shareProcessNamespace"] is True
+    assert len(workload.containers) == 1, "containers of a pod would see each other's processes"
+
+
 @pytest.mark.parametrize("name", ["evaluator", "reranker"])
 def test_an_upgrade_of_a_database_has_an_hour(built: Manifests, name: str) -> None:
     """A pod that is ended within it begins again, and would be ended again."""
