@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from evenmesh_generator.settings import GeneratorSettings
 from tests.support.manifests import build
 from tests.support.programs import required
 
+CAPACITY = Path(__file__).parents[3] / "docs" / "operate" / "capacity.md"
 GENERATOR = 'instance="g:9464", namespace="evenmesh"'
 OTHER = 'instance="h:9464", namespace="evenmesh"'
 COMPUTES = {
@@ -82,3 +84,18 @@ def test_a_server_more_lets_generators_have_more_requests_running() -> None:
     service = build("prod").one("Service", "triton")["spec"]
     assert service["clusterIP"] == "None", "each generator resolves every server"
     assert not service.get("publishNotReadyAddresses"), "a server that ends is resolved no more"
+
+
+@pytest.mark.parametrize("name", ["orchestrator", "gateway"])
+def test_a_pod_takes_some_load_before_another_is_started(name: str) -> None:
+    """A scaler by processor counts in what is requested: of too little, a handful of asks starts all pods."""
+    measured = re.search(r"^\| orchestrator \| ([\d.]+) \| ms of a core", CAPACITY.read_text(), re.MULTILINE)
+    assert measured is not None
+    seconds = (
+        float(measured[1]) / 1000 if name == "orchestrator" else 0.005
+    )  # benchmarks.md, HTTP beside gRPC
+    built = build("prod")
+    requested = built.workload(name).containers[0]["resources"]["requests"]["cpu"]
+    (metric,) = built.one("HorizontalPodAutoscaler", name)["spec"]["metrics"]
+    share = metric["resource"]["target"]["averageUtilization"] / 100
+    assert share * int(requested.removesuffix("m")) / 1000 / seconds >= 25, "asks a second"
