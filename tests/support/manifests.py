@@ -34,6 +34,7 @@ ORDER: Final = (
     "models",
     "ctranslate2",
     "http",
+    "limits",
     "otel",
     "otel-tls",
     "monitoring",
