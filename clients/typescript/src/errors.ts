@@ -67,10 +67,26 @@ export function unavailable(error: unknown): unknown {
   return error instanceof TypeError ? new ConnectError(error.message, Code.Unavailable, undefined, undefined, error) : error;
 }
 
-/** Return what names the address in the error of a call that no service of a mesh answered, with reason `UNREACHABLE`. */
+/** Return a response of `fetch`, whose body is UNAVAILABLE where the connection breaks within it. */
+export function brokenAsUnavailable(response: Response): Response {
+  const failed = (error: unknown): Promise<never> => Promise.reject(unavailable(error));
+  const { arrayBuffer, json } = response;
+  response.arrayBuffer = () => arrayBuffer.call(response).catch(failed);
+  response.json = () => json.call(response).catch(failed);
+  return response;
+}
+
+/**
+ * Return what names the address in the error of a call that no service of a mesh answered, with reason `UNREACHABLE`.
+ *
+ * Node's transport says CANCELED or ABORTED of a connection that the other side closed or reset within a call. No call
+ * is that unless its caller ended it.
+ */
 export function nameUnreachable(message: () => string): Interceptor {
-  const named = (error: unknown): unknown => {
-    if (!(error instanceof ConnectError) || error.code !== Code.Unavailable || error.findDetails(ErrorInfoSchema).length) return error;
+  const named = (error: unknown, signal: AbortSignal): unknown => {
+    if (!(error instanceof ConnectError) || error.findDetails(ErrorInfoSchema).length) return error;
+    const broken = !signal.aborted && (error.code === Code.Canceled || error.code === Code.Aborted);
+    if (error.code !== Code.Unavailable && !broken) return error;
     const details = [{ desc: ErrorInfoSchema, value: { reason: "UNREACHABLE", domain: "evenmesh" } }];
     return new ConnectError(message(), Code.Unavailable, error.metadata, details, error);
   };
@@ -78,9 +94,9 @@ export function nameUnreachable(message: () => string): Interceptor {
     try {
       const response = await next(request);
       if (!response.stream) return response;
-      return { ...response, message: failingAs(response.message, (error) => named(unavailable(error))) };
+      return { ...response, message: failingAs(response.message, (error) => named(unavailable(error), request.signal)) };
     } catch (error) {
-      throw named(error);
+      throw named(error, request.signal);
     }
   };
 }

@@ -2,7 +2,7 @@
 
 import { createConnectTransport } from "@connectrpc/connect-web";
 
-import { nameUnreachable, unavailable } from "./errors.js";
+import { brokenAsUnavailable, nameUnreachable, unavailable } from "./errors.js";
 import { authorizing, Mesh, type Credential } from "./mesh.js";
 
 export { Code } from "@connectrpc/connect";
@@ -24,7 +24,8 @@ export function connectMesh({ baseUrl, credential }: ConnectOptions): Mesh {
     baseUrl,
     useBinaryFormat: true,
     interceptors: [authorizing(credential), nameUnreachable(() => nobodyAt(baseUrl))],
-    fetch: (...request) => fetch(...request).catch((error: unknown) => Promise.reject(unavailable(error))),
+    fetch: (...request) =>
+      fetch(...request).then(brokenAsUnavailable, (error: unknown) => Promise.reject(unavailable(error))),
   });
   return new Mesh(() => transport);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,12 @@ import pytest
 from evenmesh import Agent, Feedback
 from tests.support.node_tools import CLIENT, node_with_client
 
+CANCELLED: Final = 1
 UNAVAILABLE: Final = 14
+HTTP2_SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""A server's first frame: its settings, of which it states none."""
+HTTP2_SETTINGS_READ: Final = bytes((0, 0, 0, 4, 1, 0, 0, 0, 0))
+"""The frame by which a server acknowledges the settings of a client."""
 CONTENTS: Final = {
     "5a999f65afc0d93f610f9e0f5f9ef96a": Feedback("q", "p", 1, Agent("t", "m")),
     "cb6aa4802c3e390618307790636c5695": Feedback(
@@ -56,13 +62,18 @@ ERROR: Final = """
 import { connectMesh, MeshError } from "evenmesh";
 import { grpcMesh } from "evenmesh/node";
 
-const [by, address] = process.argv.slice(1);
-const mesh = by === "grpc" ? grpcMesh({ addresses: { orchestrator: address } }) : connectMesh({ baseUrl: address });
+const [by, address, call, endsAfter] = process.argv.slice(1);
+const addresses = { orchestrator: address, retriever: address };
+const mesh = by === "grpc" ? grpcMesh({ addresses }) : connectMesh({ baseUrl: address });
+const caller = new AbortController();
+const { signal } = caller;
+if (endsAfter !== undefined) setTimeout(() => caller.abort(), Number(endsAfter));
 try {
-  for await (const _ of mesh.ask("q"));
+  if (call === "unary") await mesh.collections.listCollections({}, { signal });
+  for await (const _ of mesh.ask("q", {}, { signal }));
 } catch (error) {
-  const { code, reason, rawMessage } = error;
-  console.log(JSON.stringify({ code, reason, message: rawMessage, typed: error instanceof MeshError }));
+  const { code, reason, rawMessage, cancelled } = error;
+  console.log(JSON.stringify({ code, reason, message: rawMessage, cancelled, typed: error instanceof MeshError }));
 }
 process.exit(0);
 """
@@ -164,21 +175,29 @@ def test_an_unreachable_mesh_names_its_address(by: str, service: str) -> None:
         "code": UNAVAILABLE,
         "reason": "UNREACHABLE",
         "message": f"no {service} answers at {address}; start the mesh with: evenmesh up",
+        "cancelled": False,
         "typed": True,
     }
 
 
 @contextmanager
-def breaking_off() -> Iterator[str]:
-    """Give the address of a server that ends each connection within its reply."""
+def breaking_off(*replies: bytes, reset: bool = False) -> Iterator[str]:
+    """Give the address of a server that takes one connection, and ends it within its reply.
+
+    Args:
+        replies: what it sends, each once it has read something.
+        reset: whether it resets the connection instead of closing it.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.recv(65_536)
-                head = "HTTP/1.1 200 OK\r\nContent-Type: application/connect+proto\r\nTransfer-Encoding: chunked\r\n\r\n"
-                connection.sendall(head.encode() + b"2\r\n\0\0\r\n")
+                for reply in replies:
+                    connection.recv(65_536)
+                    connection.sendall(reply)
+                if reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -186,8 +205,40 @@ def breaking_off() -> Iterator[str]:
         thread.join(30)
 
 
-def test_a_connection_that_breaks_within_an_ask_is_an_error_of_the_mesh() -> None:
-    with breaking_off() as address:
-        error = ran(ERROR, "connect", address)
+def reply_in_part(status: str, type_: str) -> bytes:
+    """Return the beginning of a reply over HTTP."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/{type_}\r\nContent-Length: 100\r\n\r\n"
+    return head.encode() + b"\0\0"
+
+
+@pytest.mark.parametrize(
+    ("call", "reply"),
+    [
+        ("stream", reply_in_part("200 OK", "connect+proto")),
+        ("unary", reply_in_part("200 OK", "proto")),
+        ("unary", reply_in_part("503 Service Unavailable", "json")),
+    ],
+    ids=["stream", "unary", "error"],
+)
+def test_a_connection_that_breaks_within_a_reply_is_an_error_of_the_mesh(call: str, reply: bytes) -> None:
+    with breaking_off(reply) as address:
+        error = ran(ERROR, "connect", address, call)
     assert (error["code"], error["reason"]) == (UNAVAILABLE, "UNREACHABLE")
     assert address in error["message"]
+
+
+@pytest.mark.parametrize("call", ["stream", "unary"])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_broken_connection_of_grpc_is_no_call_that_its_caller_ended(call: str, reset: bool) -> None:
+    with breaking_off(HTTP2_SETTINGS, HTTP2_SETTINGS_READ, reset=reset) as address:
+        error = ran(ERROR, "grpc", address, call)
+    assert (error["code"], error["reason"], error["cancelled"]) == (UNAVAILABLE, "UNREACHABLE", False)
+    assert address in error["message"]
+
+
+@pytest.mark.parametrize("by", ["connect", "grpc"])
+@pytest.mark.parametrize("call", ["stream", "unary"])
+def test_a_call_that_its_caller_ended_says_so(by: str, call: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = ran(ERROR, by, f"http://127.0.0.1:{silent.getsockname()[1]}", call, "50")
+    assert (error["code"], error["reason"], error["cancelled"]) == (CANCELLED, "", True)
