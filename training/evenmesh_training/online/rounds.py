@@ -425,15 +425,22 @@ class _Data:
 
     @property
     def missing(self) -> int:
-        """Number of judged passages that no longer exist."""
+        """Number of judged passages without a text: gone ones, and those of which no collection is known."""
         return len(self.history.passages) - self.found
+
+    @property
+    def unplaced(self) -> int:
+        """Number of judged passages whose feedback names no collection."""
+        return sum(not collection for collection, _ in self.history.passages)
 
     @property
     def summary(self) -> str:
         """One line."""
         parts = [f"{len(self.history.queries):,} queries, {len(self.round.held_out):,} of them held back"]
-        if self.missing:
-            parts.append(f"{self.missing:,} passages are gone")
+        if self.unplaced:
+            parts.append(f"feedback names no collection of {self.unplaced:,} passages")
+        if gone := self.missing - self.unplaced:
+            parts.append(f"{gone:,} passages are gone")
         if self.history.left_out:
             parts.append(f"{self.history.left_out:,} old items left out")
         return ", ".join(parts)

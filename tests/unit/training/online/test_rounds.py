@@ -174,6 +174,19 @@ async def test_deleted_passages_are_left_out_and_counted(world: World) -> None:
     assert (await world.training(BOB)).pending == 0
 
 
+async def test_feedback_that_names_no_collection_is_counted_apart_from_deleted_passages(world: World) -> None:
+    said = world.stream.said(ANN, likes("water"), range(8))
+    await world.store.record([replace(one, collection="") for one in said])
+    world.passages.passages.clear()
+    reported = await world.rounds().run(await world.training(ANN))
+    asked = len({one.passage_id for one in said})
+    learned = "nothing to learn from: 8 queries, 0 of them held back"
+    assert reported.message == f"{learned}, feedback names no collection of {asked} passages"
+    await world.says(ANN, likes("water"), range(8, 9))
+    reported = await world.rounds().run(await world.training(ANN))
+    assert reported.message.endswith(f"of {asked} passages, 6 passages are gone")
+
+
 async def test_without_a_learned_model_nothing_can_be_trained(world: World) -> None:
     await world.says(ANN, likes("water"), range(8))
     (world.home / "reranker" / "models" / "serving" / "all.json").unlink()
