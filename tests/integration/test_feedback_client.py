@@ -129,13 +129,18 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
         out = capsys.readouterr()
         return out.out, out.err
 
-    assert (await run("feedback", "record", str(file)))[0] == "3 stored, 0 stored before\n"
+    unplaced = "3 items name no collection: no trainer can learn from them\n"
+    assert await run("feedback", "record", str(file)) == ("3 stored, 0 stored before\n", unplaced)
     assert json.loads((await run("feedback", "record", str(file), "--json"))[0]) == {
         "stored": 0,
         "duplicates": 3,
         "flagged": 0,
+        "without_collection": 3,
         "refused": [],
     }
+    placed = tmp_path / "placed.jsonl"
+    placed.write_text(json.dumps({**lines[0], "collection": "c", "usefulness": 2}))
+    assert "collection" not in (await run("feedback", "record", str(placed), status=1))[1]
     bad = tmp_path / "bad.jsonl"
     bad.write_text(json.dumps({**lines[0], "usefulness": 2}))
     out, err = await run("feedback", "record", str(bad), status=1)

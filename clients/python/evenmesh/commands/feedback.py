@@ -1,6 +1,7 @@
 """``evenmesh feedback`` and ``evenmesh agents``: what agents say of passages, and who they are."""
 
 import sys
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from evenmesh.commands.group import group
 from evenmesh.commands.screen import Screen
 
 if TYPE_CHECKING:
-    from evenmesh.types.feedback import AgentSummary, Recorded
+    from evenmesh.types.feedback import AgentSummary, Feedback, Recorded
     from evenmesh.types.request import Agent
 
 _SHOWN = 20
@@ -52,22 +53,32 @@ def record(
     from evenmesh.types.feedback import read
 
     screen = Screen()
+    unplaced = 0
+
+    def seen(items: Iterable["Feedback"]) -> Iterator["Feedback"]:
+        """Yield items; count those that name no collection."""
+        nonlocal unplaced
+        for one in items:
+            unplaced += not one.collection
+            yield one
+
     with Client() as mesh:
         if str(file) == "-":
-            done = mesh.record_feedback(read(sys.stdin.buffer, file))
+            done = mesh.record_feedback(seen(read(sys.stdin.buffer, file)))
         elif is_parquet(file):
             from evenmesh.files import feedback_parquet
 
-            done = mesh.record_feedback(feedback_parquet.read(file))
+            done = mesh.record_feedback(seen(feedback_parquet.read(file)))
         else:
             with file.open("rb") as stream:
-                done = mesh.record_feedback(read(stream, file))
+                done = mesh.record_feedback(seen(read(stream, file)))
     if as_json:
         screen.json(
             {
                 "stored": done.stored,
                 "duplicates": done.duplicates,
                 "flagged": done.flagged,
+                "without_collection": unplaced,
                 "refused": [
                     {"id": one.id, "reason": one.error.reason, "message": str(one.error)}
                     for one in done.refused
@@ -77,6 +88,8 @@ def record(
         )
     else:
         _show_recorded(screen, done)
+        if unplaced:
+            screen.note(f"{unplaced:,} items name no collection: no trainer can learn from them")
     if done.refused:
         raise CommandError(f"{len(done.refused):,} of {len(done.results):,} items were refused", FAILED)
 

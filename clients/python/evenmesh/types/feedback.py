@@ -38,7 +38,8 @@ class Feedback:
         usefulness: the agent's utility with it, 0 to 1.
         agent: who says so; not both ids empty.
         model_version: version of the model that served the ranking, as the answer named it.
-        collection: where the passage is from; empty if from no collection.
+        collection: where the passage is from; empty if from no collection, and then no trainer learns from
+            it.
         ranking: passages as they were served, best first, the passage among them; empty if unknown.
         id: idempotency id. Without one it is made of all the rest: the same feedback sent again is the same
             item, and one that is to count twice needs ids of its own.
