@@ -46,6 +46,7 @@ async def use(session: ClientSession) -> None:
     found = said(await session.call_tool("retrieve", {"query": "oil", "collection": "c", "samples": 2}))
     assert found["rankings"] == [["p1", "p2"], ["p3", "p1"]]
     assert [one["id"] for one in found["passages"]] == ["p1", "p2", "p3"]
+    said(await session.call_tool("ask", {"question": "How often?", "task": "qa", "model": "mine"}))
     report = said(await session.call_tool("report", {}))
     assert (report["run_id"], report["num_observations"]) == ("r5", "3")
     wrong = await session.call_tool("report", {"run_id": "none"})
@@ -79,8 +80,10 @@ async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: Scr
         busy = await session.call_tool("retrieve", {"query": "oil", "collection": "c"})
         assert busy.is_error
         assert "try again in 1.5 s" in busy.content[0].text  # type: ignore[union-attr]
-    (asked,) = scripted.orchestrator.requests
-    assert (asked.sampling.alpha, asked.collection) == (2.0, "demo")
+    stranger, known = scripted.orchestrator.requests
+    assert (stranger.sampling.alpha, stranger.collection) == (2.0, "demo")
+    assert not stranger.HasField("agent")
+    assert (known.agent.task_id, known.agent.model_id) == ("qa", "mine")
 
 
 _STARTED = """

@@ -55,6 +55,8 @@ Alpha = Annotated[
 Samples = Annotated[int | None, Field(ge=1, le=1000, description="Rankings to draw; 1 without it.")]
 Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the rankings; drawn without it.")]
 Size = Annotated[int | None, Field(ge=1, le=100, description="Passages to show; 5 without it.")]
+Task = Annotated[str, Field(max_length=128, description="Your task, the same in ask and give_feedback.")]
+Model = Annotated[str, Field(max_length=128, description="Your model, the same in ask and give_feedback.")]
 
 
 class _Server(MCPServer):
@@ -114,9 +116,16 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         alpha: Alpha = None,
         samples: Samples = None,
         seed: Seed = None,
+        task: Task = "",
+        model: Model = "",
     ) -> dict[str, Any]:
-        """Answer a question from passages; returns the answer, its citations and who was shown."""
+        """Answer a question from passages; returns the answer, its citations and who was shown.
+
+        With your task and model, passages are ranked as your feedback taught.
+        """
         request = orchestrator_pb.AskRequest(question=question)
+        if task or model:
+            request.agent.CopyFrom(common_pb2.Agent(task_id=task, model_id=model))
         if collection:
             request.collection = collection
         if k is not None:
@@ -195,11 +204,16 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         passage_id: Annotated[str, Field(min_length=1, max_length=256, description="The passage.")],
         usefulness: Annotated[float, Field(ge=0, le=1, description="How much it helped, 0 to 1.")],
         context: Context[Any, Any],
-        collection: Annotated[str, Field(max_length=64, description="Where the passage is from.")] = "",
-        task: Annotated[str, Field(max_length=128, description="Your task.")] = "",
-        model: Annotated[str, Field(max_length=128, description="Your model.")] = "",
+        collection: Annotated[
+            str, Field(max_length=64, description="Where the passage is from; without it nothing is learned.")
+        ] = "",
+        task: Task = "",
+        model: Model = "",
     ) -> dict[str, Any]:
-        """Say how useful a passage was to you, so that later rankings are better; name a task or a model."""
+        """Say how useful a passage was to you, so that later rankings for you are better.
+
+        Name your task or your model, and the collection.
+        """
         sent = Feedback(query, passage_id, usefulness, Agent(task, model), collection=collection)
         item = feedback_pb.Feedback(
             id=sent.key,
