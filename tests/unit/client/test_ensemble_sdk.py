@@ -90,4 +90,8 @@ def test_ask_shows_the_vote_and_who_is_missing(
     assert "! no answer of SE: source SE: away (AWAY)" in lines
     (request,) = at_home.orchestrator.requests
     assert list(request.ensemble.expressions) == ["Wiki@1", "SE", "News"]
-    assert request.agent.task_id == "qa"
+    assert (request.agent.task_id, request.agent.model_id) == ("qa", "")
+
+    assert main(["ask", "Which river?", "--task", "qa", "--agent-model", "t5"]) == 0
+    request = scripted.orchestrator.requests[-1]
+    assert (request.agent.task_id, request.agent.model_id) == ("qa", "t5")

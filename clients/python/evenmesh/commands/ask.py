@@ -64,6 +64,10 @@ def ask(
     task: Annotated[
         str | None, typer.Option(help="Task of the agent asking, such as qa; an ensemble has its weights.")
     ] = None,
+    agent_model: Annotated[
+        str | None,
+        typer.Option(help="Model of the agent asking: with its task, ranked as its feedback taught."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.001, max=86_400, help="Seconds for the whole command.")
     ] = 60.0,
@@ -83,7 +87,7 @@ def ask(
         **answering.options(),
         "expression": expression,
         "ensemble": _ensemble(ensemble),
-        "agent": None if task is None else Agent(task_id=task),
+        "agent": Agent(task or "", agent_model or "") if task or agent_model else None,
         "alpha": alpha,
         "disparity": disparity,
         "relevance_loss": relevance_loss,
