@@ -8,7 +8,7 @@ from evenmesh._async import adapter
 from evenmesh._async.calls import AsyncCalls
 from evenmesh.codec import messages as codec
 from evenmesh.codec.mapping import decode, encode
-from evenmesh.codec.values import text
+from evenmesh.codec.values import several, text
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.types.collection import Collection, Deleted, Lexical
@@ -63,7 +63,8 @@ class AsyncRetrievalCalls(AsyncCalls):
             timeout: seconds the call may take.
         """
         kind = retriever_pb2.TEXT_KIND_QUERY if queries else retriever_pb2.TEXT_KIND_PASSAGE
-        request = retriever_pb2.EmbedRequest(texts=texts, kind=kind, model=model)
+        given = [text("texts", one) for one in several("texts", texts)]
+        request = retriever_pb2.EmbedRequest(texts=given, kind=kind, model=model)
         return codec.embeddings(await self._call("retriever", self._retriever.Embed, request, timeout))
 
     async def retrievers(self, *, timeout: float | None = None) -> list[Retriever]:
@@ -184,7 +185,7 @@ class AsyncRetrievalCalls(AsyncCalls):
             NotFound: there is no such collection.
             InvalidField: there is no id.
         """
-        ids = [text("passage_ids", one) for one in passage_ids]
+        ids = [text("passage_ids", one) for one in several("passage_ids", passage_ids)]
         deleted = missing = 0
         for start in range(0, max(1, len(ids)), DELETE_BATCH):
             request = collection_pb2.DeletePassagesRequest(

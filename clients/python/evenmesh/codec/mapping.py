@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin,
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from evenmesh.codec.values import text, time_of, whole
+from evenmesh.codec.values import several, text, time_of, whole
 from evenmesh.wire.errors import InvalidField
 
 T = TypeVar("T")
@@ -161,8 +161,7 @@ def _fill_map(target: Any, field: _Field, values: Mapping[str, Any], path: str) 
 
 
 def _fill_repeated(target: Any, field: _Field, values: Iterable[Any], path: str) -> None:
-    if isinstance(values, str):
-        raise InvalidField(path, "must be several values, not text")
+    several(path, values)
     if field.message_type is None:
         target.extend(_scalar(field, value, path) for value in values)
         return

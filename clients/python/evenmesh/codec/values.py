@@ -1,11 +1,15 @@
 """Check values for what a message can hold, and read times from messages."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenmesh.wire.errors import InvalidField, MeshError
+
+T = TypeVar("T")
 
 
 def text(field: str, value: str | None) -> str:
@@ -23,6 +27,18 @@ def text(field: str, value: str | None) -> str:
     except UnicodeEncodeError as exc:
         raise InvalidField(field, f"is not valid Unicode text at character {exc.start + 1}") from exc
     return value
+
+
+def several(field: str, values: Iterable[T]) -> Iterable[T]:
+    """Return ``values`` if they are several: a text would be its characters, one by one.
+
+    Raises:
+        InvalidField: it is a text, or nothing that has values.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        kind = "text" if isinstance(values, str) else type(values).__name__
+        raise InvalidField(field, f"must be several values, not {kind}")
+    return values
 
 
 def whole(field: str, value: int, *, bits: int = 32) -> int:

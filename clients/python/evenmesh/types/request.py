@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 from google.protobuf.message import Message
 
 from evenmesh.codec.mapping import encode, enum_number
-from evenmesh.codec.values import text
+from evenmesh.codec.values import several, text
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
@@ -218,8 +218,10 @@ def _set_labels(request: orchestrator_pb2.AskRequest, options: AskOptions) -> No
     useful, references, metric = options.get("useful"), options.get("references"), options.get("metric")
     if useful is not None:
         request.labels.has_useful = True
-        request.labels.useful_passage_ids.extend(text("labels.useful_passage_ids", one) for one in useful)
+        ids = several("useful", useful)
+        request.labels.useful_passage_ids.extend(text("labels.useful_passage_ids", one) for one in ids)
     if references is not None:
-        request.labels.references.extend(text("labels.references", one) for one in references)
+        texts = several("references", references)
+        request.labels.references.extend(text("labels.references", one) for one in texts)
     if metric is not None:
         request.labels.metric = enum_number("metric", metric, evaluator_pb2.UtilityMetric.DESCRIPTOR)
