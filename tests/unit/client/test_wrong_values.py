@@ -34,3 +34,24 @@ def test_one_value_is_not_several(
     with pytest.raises(InvalidField, match="must be several values, not") as caught:
         call(client, value)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("agent", lambda client: client.answer("q", agent="qa")),
+        ("agent", lambda client: client.answer("q", agent=("qa", "t5"))),
+        ("agent", lambda client: client.register_agent("qa")),
+        ("agent", lambda client: client.models(agent="qa")),
+        ("decoding", lambda client: client.answer("q", decoding=0.5)),
+        ("turns[1]", lambda client: client.answer("q", turns=[("q", "a"), "q"])),
+        ("turns", lambda client: client.answer("q", turns="q")),
+        ("timeout", lambda client: client.answer("q", timeout="5")),
+    ],
+)
+def test_the_field_of_another_type_is_named(
+    client: Client, field: str, call: Callable[[Client], object]
+) -> None:
+    with pytest.raises(InvalidField) as caught:
+        call(client)
+    assert caught.value.field == field

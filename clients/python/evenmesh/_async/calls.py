@@ -147,8 +147,12 @@ def checked_timeout(timeout: float) -> float:
     """Return a timeout that gRPC can count.
 
     Raises:
-        InvalidField: it is not above 0.
+        InvalidField: it is no number, or not above 0.
     """
-    if not timeout > 0:
+    try:
+        positive = timeout > 0
+    except TypeError:
+        raise InvalidField("timeout", f"must be seconds, not {type(timeout).__name__}") from None
+    if not positive:
         raise InvalidField("timeout", f"must be above 0 seconds, got {timeout:g}")
     return min(timeout, MAX_TIMEOUT_S)

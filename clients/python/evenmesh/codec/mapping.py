@@ -129,6 +129,8 @@ def encode(kind: type[M], values: object, path: str = "") -> M:
         TypeError: the message has no such field.
     """
     message = kind()
+    if not _has_fields(values):
+        raise _no_fields(message, values, path)
     _fill(message, values, path)
     return message
 
@@ -173,11 +175,21 @@ def _fill_message(message: Message, value: object, path: str) -> None:
     message.SetInParent()
     if isinstance(value, Message):
         message.CopyFrom(value)
-    elif isinstance(value, Mapping) or is_dataclass(value):
+    elif _has_fields(value):
         _fill(message, value, path)
+    elif len(message.DESCRIPTOR.fields) == 1:
+        _fill(message, {message.DESCRIPTOR.fields[0].name: value}, path)
     else:
-        (only,) = message.DESCRIPTOR.fields
-        _fill(message, {only.name: value}, path)
+        raise _no_fields(message, value, path)
+
+
+def _has_fields(value: object) -> bool:
+    return isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type))
+
+
+def _no_fields(message: Message, value: object, path: str) -> InvalidField:
+    name = message.DESCRIPTOR.name
+    return InvalidField(path or name, f"must have the fields of {name}, not be {type(value).__name__}")
 
 
 def _items(values: object) -> Iterable[tuple[str, Any]]:

@@ -166,7 +166,7 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         "sampling": sampling(options),
         "skip_observation": not options.get("observe", True),
         "want_report": options.get("run_report", False),
-        "turns": [{"question": asked, "answer": said} for asked, said in options.get("turns") or ()],
+        "turns": _turns(options.get("turns") or ()),
     }
     request = encode(orchestrator_pb2.AskRequest, values)
     _set_labels(request, options)
@@ -212,6 +212,15 @@ def sampling(options: Mapping[str, Any]) -> dict[str, object] | None:
     if all(value is None for value in values.values()):
         return None
     return {**values, "seed": options.get("seed")}
+
+
+def _turns(turns: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    values = []
+    for place, turn in enumerate(several("turns", turns)):
+        if not isinstance(turn, Sequence) or isinstance(turn, str) or len(turn) != 2:
+            raise InvalidField(f"turns[{place}]", "must be a question and its answer")
+        values.append({"question": turn[0], "answer": turn[1]})
+    return values
 
 
 def _set_labels(request: orchestrator_pb2.AskRequest, options: AskOptions) -> None:
