@@ -48,7 +48,7 @@ def test_ask_shows_answer_citations_exposure_and_what_degraded(mesh: ScriptedMes
         "provider                            share  exposure",
         "Co-op     ████████████████░░░░░░░░  66.7%      1.00",
         "Club      ████████░░░░░░░░░░░░░░░░  33.3%      0.50",
-        "EE-D 0.250 (1: always the same passages; least, k of the pool: all alike) · expected utility 0.750",
+        "EE-D 0.250 (1: always the same passages; k / pool: all of the pool equally often) · expected utility 0.750",
         "! rerank degraded, retriever order: the reranker is away (UPSTREAM_UNAVAILABLE)",
         "",
         "retrieve 12 ms · total 40 ms",

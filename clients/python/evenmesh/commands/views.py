@@ -214,7 +214,7 @@ def show_exposure(screen: Screen, report: Report, *, heading: str, single: bool)
     """Show which providers the model was shown, and how unevenly; ``single``: in one ranking."""
     screen.line(heading, style="bold")
     screen.out.print(provider_table(screen, report.providers))
-    scale = "1: always the same passages; least, k of the pool: all alike"
+    scale = "1: always the same passages; k / pool: all of the pool equally often"
     if single:
         scale = "of one ranking it is always 1; draw several with --samples"
     parts = [f"EE-D {report.ee_d_norm:.3f} ({scale})"]

@@ -427,9 +427,8 @@ def _tables(study: ExposureStudy) -> Iterable[Table]:
         *SYSTEM,
         Column("queries", "queries", ("num_queries",)),
         *means(LABELS),
-        note="EE-D: 1, its bound, is the same passages always; the least, all alike, is k of the number of "
-        "passages. EE-R and EE-L need useful passages; "
-        "queries without are left out and counted.",
+        note="EE-D is 1 if the same passages are always shown, and k / n if all n passages are shown equally "
+        "often. EE-R and EE-L need useful passages; queries without any are left out and counted.",
     )
     yield curve_table(study.curves)
     yield area_table(study.areas)
