@@ -44,7 +44,8 @@ def page(root: Path) -> str:
     lines += ["`<SERVICE>` is the service's name: `RETRIEVER`, `RERANKER`, `GENERATOR`, …", ""]
     shared = dict(ServiceSettings.model_fields)
     lines += _table(ServiceSettings, "EVENMESH_<SERVICE>_", shared)
-    for one in sorted(_leaves(ServiceSettings), key=lambda one: str(one.model_config.get("env_prefix"))):
+    leaves = dict.fromkeys(_leaves(ServiceSettings))  # a class of two bases is below both
+    for one in sorted(leaves, key=lambda one: str(one.model_config.get("env_prefix"))):
         prefix = str(one.model_config.get("env_prefix", ""))
         if not one.__module__.startswith(tuple(ROOMS)):
             continue
