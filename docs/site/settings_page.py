@@ -31,7 +31,28 @@ Every process reads its settings from environment variables when it starts, and 
 It reports all errors at once; each names the variable, its value and what is allowed. Lists and tables are
 JSON unless the text says otherwise.
 
-This page is generated from the settings classes.
+This page is generated from the settings classes; the table of clients and commands is written by hand.
+
+## Clients and commands
+
+The SDK and the `evenmesh` command read these.
+
+| variable | default | meaning |
+|---|---|---|
+| `EVENMESH_CLIENT_<SERVICE>_TARGET` | the mesh that `evenmesh up` runs here, else ports 7070 to 7074 | \
+Address of a service, `host:port`; `<SERVICE>` is `ORCHESTRATOR`, `RETRIEVER`, `RERANKER`, `GENERATOR` or \
+`EVALUATOR`. |
+| `EVENMESH_HOME` | your data folder | Folder of the mesh of this machine, with its data and addresses. |
+| `EVENMESH_API_KEY` | – | API key to show with every call. |
+| `EVENMESH_TOKEN_FILE` | – | File of a token to show instead; it is read at every call. |
+| `EVENMESH_TLS_CA` | – | PEM file of the authorities to trust, or `system`; without it, no TLS. |
+| `EVENMESH_TLS_CERT`, `EVENMESH_TLS_KEY` | – | Certificate and key for services that ask for one. |
+| `EVENMESH_LEARN` | `false` | Whether `evenmesh up` also trains the reranker, as `--learn` does. |
+| `EVENMESH_NO_GATEWAY` | `false` | Whether `evenmesh up` leaves out HTTP, as `--no-gateway` does. |
+| `EVENMESH_FETCH_MODELS` | – | Models that `evenmesh fetch-models` fetches if none is named. |
+| `EVENMESH_HARVEST_KEY` | – | Key of the endpoint that `evenmesh harvest --openai` talks to. |
+| `EVENMESH_SHARED_DATA` | – | Folder of the data sets that studies and trainings name. |
+| `EVENMESH_TRACEBACK` | – | Any text: commands print the Python trace of an unexpected error. |
 """
 
 
