@@ -14,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, MetaData, inspect, select, table, text
+from sqlalchemy import URL, Connection, MetaData, inspect, make_url, select, table, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
@@ -37,6 +37,7 @@ from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.backends.sql.tables import AGENTS, TRAININGS
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.domain import Feedback, RecordStatus
+from tests.support.postgres import Postgres
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "schemas"
 

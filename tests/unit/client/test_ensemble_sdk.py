@@ -93,5 +93,5 @@ def test_ask_shows_the_vote_and_who_is_missing(
     assert (request.agent.task_id, request.agent.model_id) == ("qa", "")
 
     assert main(["ask", "Which river?", "--task", "qa", "--agent-model", "t5"]) == 0
-    request = scripted.orchestrator.requests[-1]
+    request = at_home.orchestrator.requests[-1]
     assert (request.agent.task_id, request.agent.model_id) == ("qa", "t5")
