@@ -12,8 +12,9 @@ from evenmesh.wire.errors import InvalidField, NotFound, Unavailable
 from evenmesh_retriever.backends.milvus import rows as rows_of
 from evenmesh_retriever.backends.milvus.connection import MOST, Connection, Row
 from evenmesh_retriever.backends.milvus.expressions import allowing, has, one_of
-from evenmesh_retriever.backends.milvus.registry import Key, Record, Registry
+from evenmesh_retriever.backends.milvus.registry import Record, Registry
 from evenmesh_retriever.domain import CollectionInfo, Filter, FloatArray, IntArray, Passage, Scored
+from evenmesh_retriever.ports import Key
 
 _IDS_AT_ONCE: Final = 500
 _MARGIN: Final = 16
