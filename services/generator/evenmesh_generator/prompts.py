@@ -202,7 +202,7 @@ def _compiled(environment: TemplateSandbox, file_name: str, text: str) -> Templa
         raise TemplateError(f"{file_name}: a template's name is like ra-x.v1.txt")
     try:
         used = meta.find_undeclared_variables(environment.parse(text))
-        compiled = environment.compiled(text)
+        compiled = environment.from_string(text)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"{file_name}: line {error.lineno}: {error}") from None
     unknown = used - {"question", "turns", "documents", "document"}

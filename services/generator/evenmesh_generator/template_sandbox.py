@@ -97,14 +97,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.filters = {name: self.filters[name] for name in _FILTERS}
         self.filters |= {"join": _join, _COUNTED: _counted, _JOINED: _join}
 
-    def compiled(self, text: str) -> jinja2.Template:
-        """Return a template.
-
-        Raises:
-            TemplateSyntaxError: the text is none, or uses what is refused.
-        """
-        return self.from_string(text)
-
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether a template may read an attribute."""
         if isinstance(obj, str | bytes):
