@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -22,25 +22,14 @@ from evenmesh_retriever.domain import (
     RetrieverInfo,
     Scored,
     Unranked,
-    VectorArray,
 )
 from evenmesh_retriever.ports import Encoder, Retriever, Snapshot
 from evenmesh_retriever.steps import Steps
 
 _CHANGED: Final = "the collection was changed while it was searched: the answer may mix two versions"
 
-
-class _Asking(Protocol):
-    """One way to ask Milvus."""
-
-    fill: bool
-    """Whether passages that Milvus does not find score 0."""
-
-    def question(self, snapshot: MilvusSnapshot, query: str) -> Question:
-        """Return what to look for."""
-
-    def note(self, snapshot: MilvusSnapshot) -> str:
-        """Return what an answer does otherwise than without Milvus."""
+_Asking = Callable[[MilvusSnapshot, str], Question]
+"""Returns what to look for in a collection, for a query."""
 
 
 class MilvusRetriever:
@@ -50,12 +39,20 @@ class MilvusRetriever:
         info: what it is.
         asking: how to ask.
         local: the same without Milvus; ranks what a request brings along.
+        differs: returns what an answer does otherwise than without Milvus.
     """
 
-    def __init__(self, info: RetrieverInfo, asking: _Asking, local: Retriever) -> None:
+    def __init__(
+        self,
+        info: RetrieverInfo,
+        asking: _Asking,
+        local: Retriever,
+        differs: Callable[[MilvusSnapshot], str] = lambda _: "",
+    ) -> None:
         self.info = info
         self._asking = asking
         self._local = local
+        self._differs = differs
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Nothing: Milvus has the indexes."""
@@ -70,7 +67,7 @@ class MilvusRetriever:
             Unavailable: Milvus does not answer.
         """
         there = _milvus(snapshot)
-        return there.find(self._asking.question(there, query), n, where, fill=self._asking.fill)
+        return there.find(self._asking(there, query), n, where)
 
     def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
         """Nothing: Milvus gives no more than its best.
@@ -87,7 +84,7 @@ class MilvusRetriever:
     def note(self, snapshot: Snapshot) -> str:
         """Return how it differs from the retriever of this name without Milvus."""
         there = _milvus(snapshot)
-        return "; ".join(filter(None, [self._asking.note(there), _CHANGED if there.unsettled else ""]))
+        return "; ".join(filter(None, [self._differs(there), _CHANGED if there.unsettled else ""]))
 
     def rank(self, passages: Sequence[Passage], query: str) -> Steps[Scored]:
         """Return all of the passages, ranked without Milvus."""
@@ -98,74 +95,58 @@ class MilvusRetriever:
         return self._local.work(sizes)
 
 
-class _Bm25:
-    """Milvus's own BM25 of the text."""
+def _bm25(_: MilvusSnapshot, query: str) -> Question:
+    """Ask for Milvus's own BM25 of the text."""
+    return Question(LEXICAL, query, _distances)
 
-    fill = True
 
-    def question(self, snapshot: MilvusSnapshot, query: str) -> Question:
-        return Question(LEXICAL, query, _distances)
+def _otherwise(snapshot: MilvusSnapshot) -> str:
+    record = snapshot.record
+    return (
+        f"BM25 is Milvus's (its analyzer {record.analyzer!r}, k1={record.k1:g}, b={record.b:g}, an idf "
+        "that is never negative and may be that of a part of the collection) and differs from evenmesh's"
+    )
 
-    def note(self, snapshot: MilvusSnapshot) -> str:
+
+def _dense(encoder: Encoder, cache: int) -> _Asking:
+    """Ask for inner products of vectors, worked out again here in float64."""
+    vectors = QueryVectors(encoder, cache)
+
+    def question(snapshot: MilvusSnapshot, query: str) -> Question:
         record = snapshot.record
-        return (
-            f"BM25 is Milvus's (its analyzer {record.analyzer!r}, k1={record.k1:g}, b={record.b:g}, an idf "
-            "that is never negative and may be that of a part of the collection) and differs from evenmesh's"
-        )
-
-
-class _Dense:
-    """Inner products of vectors, worked out again here in float64."""
-
-    fill = False
-
-    def __init__(self, encoder: Encoder, cache: int) -> None:
-        self._encoder = encoder
-        self._vectors = QueryVectors(encoder, cache)
-
-    def question(self, snapshot: MilvusSnapshot, query: str) -> Question:
-        record = snapshot.record
-        if record.encoder_fingerprint != self._encoder.fingerprint:
+        if record.encoder_fingerprint != encoder.fingerprint:
             kept = f"vectors of {record.encoder or 'no encoder'!r}"
-            raise _encoded_otherwise("NOT_EMBEDDED", record.name, kept, self._encoder.name)
-        vector = self._vectors.of(query)
+            raise _encoded_otherwise("NOT_EMBEDDED", record.name, kept, encoder.name)
+        vector = vectors.of(query)
 
         def scores(found: Sequence[Row]) -> FloatArray:
             if not found:
                 return np.empty(0)
-            vectors: VectorArray = np.array([row[DENSE] for row in found], dtype=np.float32)
-            return products(vectors, vector)
+            return products(np.array([row[DENSE] for row in found], dtype=np.float32), vector)
 
         def parameters(most: int) -> Mapping[str, int]:
             return {"ef": max(64, most)} if record.dense_index == "HNSW" else {}
 
-        return Question(DENSE, vector, scores, parameters, (DENSE,))
+        return Question(DENSE, vector, scores, parameters, (DENSE,), fill=False)
 
-    def note(self, snapshot: MilvusSnapshot) -> str:
-        return ""
+    return question
 
 
-class _Splade:
-    """Inner products of the weights that a model gives terms."""
+def _splade(encoder: SparseTextEncoder, cache: int) -> _Asking:
+    """Ask for inner products of the weights that a model gives terms."""
+    vectors = QueryVectors(encoder, cache)
 
-    fill = True
-
-    def __init__(self, encoder: SparseTextEncoder, cache: int) -> None:
-        self._encoder = encoder
-        self._vectors = QueryVectors(encoder, cache)
-
-    def question(self, snapshot: MilvusSnapshot, query: str) -> Question:
+    def question(snapshot: MilvusSnapshot, query: str) -> Question:
         record = snapshot.record
-        if record.sparse_fingerprint != self._encoder.fingerprint:
+        if record.sparse_fingerprint != encoder.fingerprint:
             kept = f"weights of {record.sparse or 'no model'!r}"
-            raise _encoded_otherwise("NOT_ENCODED", record.name, kept, self._encoder.name)
-        vector = self._vectors.of(query)
+            raise _encoded_otherwise("NOT_ENCODED", record.name, kept, encoder.name)
+        vector = vectors.of(query)
         weights = dict(zip(vector.terms.tolist(), vector.weights.tolist(), strict=True))
         # A vector must not be empty; no passage has the term after the last.
-        return Question(IMPACTS, weights or {self._encoder.vocabulary + 1: 1.0}, _distances)
+        return Question(IMPACTS, weights or {encoder.vocabulary + 1: 1.0}, _distances)
 
-    def note(self, snapshot: MilvusSnapshot) -> str:
-        return ""
+    return question
 
 
 def over_milvus(
@@ -185,25 +166,22 @@ def over_milvus(
         version: version of the Milvus.
         cache: bytes of the queries whose vectors are kept, and of these vectors.
     """
-    askings: dict[str, tuple[_Asking, str]] = {
-        "bm25-lucene": (_Bm25(), f"BM25 by Milvus {version}, with its analyzer and statistics")
-    }
+
+    def over(
+        name: str, description: str, asking: _Asking, *differs: Callable[[MilvusSnapshot], str]
+    ) -> Retriever:
+        info = replace(local[name].info, description=description, engine="milvus")
+        return MilvusRetriever(info, asking, local[name], *differs)
+
+    bm25 = f"BM25 by Milvus {version}, with its analyzer and statistics"
+    found = {"bm25-lucene": over("bm25-lucene", bm25, _bm25, _otherwise)}
     if encoder is not None:
-        askings["dense"] = (
-            _Dense(encoder, cache),
-            f"cosine of {encoder.name} vectors, {encoder.precision}, found by Milvus {version}",
-        )
+        dense = f"cosine of {encoder.name} vectors, {encoder.precision}, found by Milvus {version}"
+        found["dense"] = over("dense", dense, _dense(encoder, cache))
     if sparse is not None:
-        askings["splade"] = (
-            _Splade(sparse, cache),
-            f"inner product of term weights by {sparse.name}, found by Milvus {version}",
-        )
-    return {
-        name: MilvusRetriever(
-            replace(local[name].info, description=description, engine="milvus"), asking, local[name]
-        )
-        for name, (asking, description) in askings.items()
-    }
+        splade = f"inner product of term weights by {sparse.name}, found by Milvus {version}"
+        found["splade"] = over("splade", splade, _splade(sparse, cache))
+    return found
 
 
 def _encoded_otherwise(reason: str, collection: str, kept: str, own: str) -> FailedPrecondition:

@@ -36,6 +36,8 @@ class Question:
     """Parameters of a search, by the number of its results."""
     fields: tuple[str, ...] = ()
     """What ``scores`` needs of the rows, besides ``distance``."""
+    fill: bool = True
+    """Whether passages that Milvus does not find follow with a score of 0."""
 
 
 class MilvusSnapshot:
@@ -130,14 +132,13 @@ class MilvusSnapshot:
                 "versions; read it again while nothing is ingested",
             )
 
-    def find(self, question: Question, n: int, where: Filter | None, *, fill: bool) -> Scored:
+    def find(self, question: Question, n: int, where: Filter | None) -> Scored:
         """Return the best ``n``, equal scores by ascending id.
 
         Args:
             question: what is looked for.
             n: how many.
             where: which passages may be found; None for all.
-            fill: whether passages that Milvus does not find follow with a score of 0.
 
         Raises:
             InvalidField: no passage has an attribute of the filter.
@@ -149,7 +150,7 @@ class MilvusSnapshot:
         order = sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:n]
         found = [hits[at] for at in order]
         found_scores = [float(scores[at]) for at in order]
-        if fill and len(found) < n:
+        if question.fill and len(found) < n:
             known = set(ids)
             first = self._connection.first(self.record.place, rows_of.ID, expression, rows_of.FIELDS, n)
             rest = [row for row in first if row[rows_of.ID] not in known][: n - len(found)]
