@@ -32,7 +32,7 @@ from evenmesh_retriever.backends.dense.embedding_api import EmbeddingServer
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions
 from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
-from evenmesh_retriever.backends.milvus.opening import MilvusOpening
+from evenmesh_retriever.backends.milvus import opening
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.follower import Following, FollowingStore
 from evenmesh_retriever.backends.segments.quotas import Quotas
@@ -221,15 +221,15 @@ async def backend(
         return
     if elsewhere:
         settings = RetrieverSettings(store="milvus", milvus_uri=milvus.uri, **ways)
-        opened_there = MilvusOpening(settings, encoder, None, Quotas())
-        await opened_there.store.start()
-        catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder, None, opened_there.retrievers)
+        in_milvus, retrievers = opening.opened(settings, encoder, None, Quotas())
+        await in_milvus.start()
+        catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder, None, retrievers)
         # A tenant for each, so that none sees what another did.
-        there = opened_there.store.of(f"t-{secrets.token_hex(8)}")
+        there = in_milvus.of(f"t-{secrets.token_hex(8)}")
         await there.ingest("c", PASSAGES, create=True)
         await there.create("empty", "", Lexical())
         yield Setup(catalogue.retrievers[name], there, in_milvus=True)
-        await opened_there.store.stop()
+        await in_milvus.stop()
         return
     catalogue = RetrieverCatalogue(RetrieverSettings(**ways), cache(analyzer), encoder)
     root = shutil.copytree(collections, folder / "collections")

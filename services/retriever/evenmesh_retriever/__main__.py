@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -35,14 +35,13 @@ from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
 from evenmesh_retriever.metrics import RetrieverMetrics
-from evenmesh_retriever.ports import Analyzer, CannotStart, Encoder
+from evenmesh_retriever.ports import Analyzer, CannotStart, Encoder, Retriever
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.servicer import CollectionServicer, RetrieverServicer
 from evenmesh_retriever.settings import REMOTE, RetrieverSettings
 from evenmesh_retriever.web import WebRetrieval
 
 if TYPE_CHECKING:
-    from evenmesh_retriever.backends.milvus.opening import MilvusOpening
     from evenmesh_retriever.backends.milvus.store import MilvusStore
     from evenmesh_retriever.backends.web.source import SearxSources
 
@@ -114,11 +113,11 @@ class RetrieverService(Service):
             sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
             store: SegmentStore | FollowingStore | MilvusStore
             if settings.store == "milvus":
-                opened = await self._pool.run(_load_milvus, settings, encoder, sparse)
-                self._store = store = opened.store
+                there, retrievers = await self._pool.run(_load_milvus, settings, encoder, sparse)
+                self._store = store = there
                 await store.start()
                 catalogue = await self._pool.run(
-                    RetrieverCatalogue, settings, analyzers, encoder, sparse, opened.retrievers
+                    RetrieverCatalogue, settings, analyzers, encoder, sparse, retrievers
                 )
             else:
                 catalogue = await self._pool.run(RetrieverCatalogue, settings, analyzers, encoder, sparse)
@@ -355,16 +354,16 @@ def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
 
 def _load_milvus(
     settings: RetrieverSettings, encoder: Encoder | None, sparse: SparseTextEncoder | None
-) -> MilvusOpening:
+) -> tuple[MilvusStore, Callable[[Mapping[str, Retriever]], dict[str, Retriever]]]:
     # In a thread, and only where it is used: importing its client takes a second.
     try:
-        from evenmesh_retriever.backends.milvus.opening import MilvusOpening
+        from evenmesh_retriever.backends.milvus.opening import opened
     except ModuleNotFoundError as error:
         raise CannotStart(
             f"{variable(settings, 'store')}='milvus' needs {error.name}, which is not installed: "
             "in a checkout, pip install './services/retriever[milvus]'"
         ) from None
-    return MilvusOpening(settings, encoder, sparse, _quotas(settings))
+    return opened(settings, encoder, sparse, _quotas(settings))
 
 
 def _web_class() -> type[SearxSources]:

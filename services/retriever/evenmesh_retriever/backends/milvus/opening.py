@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from evenmesh_kit.settings import variable
@@ -15,8 +15,10 @@ from evenmesh_retriever.ports import Encoder, Retriever
 from evenmesh_retriever.settings import RetrieverSettings
 
 
-class MilvusOpening:
-    """What a server keeps in Milvus, and how it searches there.
+def opened(
+    settings: RetrieverSettings, encoder: Encoder | None, sparse: SparseTextEncoder | None, quotas: Quotas
+) -> tuple[MilvusStore, Callable[[Mapping[str, Retriever]], dict[str, Retriever]]]:
+    """Return what a server keeps in Milvus, and how it searches there once that is started.
 
     Args:
         settings: where Milvus is, and how passages are indexed.
@@ -24,42 +26,21 @@ class MilvusOpening:
         sparse: makes weights of terms; None for none.
         quotas: how much may be held.
     """
+    store = MilvusStore(
+        partial(
+            connect,
+            settings.milvus_uri,
+            settings.milvus_token_file,
+            settings.milvus_timeout_s,
+            variable(settings, "milvus_uri"),
+            variable(settings, "milvus_token_file"),
+        ),
+        MilvusIndexing(
+            encoder, sparse, settings.milvus_dense_index, settings.lucene_k1, settings.lucene_b, quotas
+        ),
+    )
 
-    def __init__(
-        self,
-        settings: RetrieverSettings,
-        encoder: Encoder | None,
-        sparse: SparseTextEncoder | None,
-        quotas: Quotas,
-    ) -> None:
-        self._settings = settings
-        self._encoder = encoder
-        self._sparse = sparse
-        self.store = MilvusStore(
-            partial(
-                connect,
-                settings.milvus_uri,
-                settings.milvus_token_file,
-                settings.milvus_timeout_s,
-                variable(settings, "milvus_uri"),
-                variable(settings, "milvus_token_file"),
-            ),
-            MilvusIndexing(
-                encoder,
-                sparse,
-                settings.milvus_dense_index,
-                settings.lucene_k1,
-                settings.lucene_b,
-                quotas,
-            ),
-        )
+    def retrievers(local: Mapping[str, Retriever]) -> dict[str, Retriever]:
+        return over_milvus(local, encoder, sparse, version=store.version, cache=settings.query_cache_bytes)
 
-    def retrievers(self, local: Mapping[str, Retriever]) -> dict[str, Retriever]:
-        """Return the retrievers over the collections of a started store; see :func:`over_milvus`."""
-        return over_milvus(
-            local,
-            self._encoder,
-            self._sparse,
-            version=self.store.version,
-            cache=self._settings.query_cache_bytes,
-        )
+    return store, retrievers

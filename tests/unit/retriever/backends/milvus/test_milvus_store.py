@@ -15,7 +15,7 @@ from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError, Un
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.milvus.connection import Connection, Row
-from evenmesh_retriever.backends.milvus.opening import MilvusOpening
+from evenmesh_retriever.backends.milvus.opening import opened
 from evenmesh_retriever.backends.milvus.registry import DenseKind, Registry
 from evenmesh_retriever.backends.milvus.retrievers import over_milvus
 from evenmesh_retriever.backends.milvus.rows import DENSE
@@ -270,11 +270,11 @@ async def test_a_token_is_read_from_its_file(milvus: MilvusLite, tmp_path: Path)
     settings = RetrieverSettings(
         store="milvus", milvus_uri=milvus.uri, milvus_token_file=token, encoder="", milvus_timeout_s=5
     )
-    opening = MilvusOpening(settings, None, None, Quotas())
-    await opening.store.start()
-    mine = opening.store.of(f"t-{token_hex(8)}")
+    store, _ = opened(settings, None, None, Quotas())
+    await store.start()
+    mine = store.of(f"t-{token_hex(8)}")
     assert (await mine.ingest("c", PLAIN, create=True)).added == 20
-    await opening.store.stop()
+    await store.stop()
     token.unlink()
     with pytest.raises(CannotStart, match="EVENMESH_RETRIEVER_MILVUS_TOKEN_FILE"):
-        await MilvusOpening(settings, None, None, Quotas()).store.start()
+        await opened(settings, None, None, Quotas())[0].start()
