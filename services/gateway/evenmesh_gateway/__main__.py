@@ -30,7 +30,7 @@ async def main() -> None:
         raise ServerStartError(str(error)) from None
     try:
         await gateway.start()
-        await serve(gateway.app, settings, gateway, telemetry)
+        await serve(gateway.app, settings, gateway.drain, telemetry)
     finally:
         await gateway.close()
         telemetry.shutdown()

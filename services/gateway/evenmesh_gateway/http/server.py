@@ -9,8 +9,8 @@ import math
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import h11
 import uvicorn
@@ -28,13 +28,6 @@ _KEEP_ALIVE_S: Final = 75
 """Longest rest of a connection between two requests; above the 60 s of common proxies. Seconds."""
 _CERTIFICATE_CHECK_S: Final = 5.0
 _log = logging.getLogger("evenmesh.gateway.server")
-
-
-class Drains(Protocol):
-    """What stops to be ready when the server begins to stop."""
-
-    def drain(self) -> None:
-        """Say no to who asks whether it is ready."""
 
 
 class _Server(uvicorn.Server):
@@ -181,10 +174,13 @@ class HttpServer:
         self._server.force_exit = True
 
 
-async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains, telemetry: Telemetry) -> None:
+async def serve(
+    app: ASGIApp, settings: GatewaySettings, drain: Callable[[], None], telemetry: Telemetry
+) -> None:
     """Serve until SIGTERM or SIGINT, or, if the settings say so, until the parent ends.
 
-    The first signal drains; a second one ends running requests at once.
+    The first signal drains, which is to say no to who asks whether it is ready; a second one ends running
+    requests at once.
 
     Raises:
         ServerStartError: it cannot start; one line that says what to do.
@@ -194,7 +190,7 @@ async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains, telemet
         try:
             await server.start()
             await asked
-            drains.drain()
+            drain()
         finally:
             await server.stop()
     _log.info("stopped")
