@@ -61,14 +61,7 @@ async def read_body(request: Request, most: int, deadline: Deadline) -> bytes:
         DeadlineExceeded: it has not come in time.
         HungUpError: the client hung up.
     """
-    parts: list[bytes] = []
-    size = 0
-    async for piece in pieces(request, deadline):
-        size += len(piece)
-        if size > most:
-            raise too_large(most)
-        parts.append(piece)
-    return b"".join(parts)
+    return b"".join([piece async for piece in pieces(request, most, deadline)])
 
 
 async def read_lines(
@@ -89,17 +82,8 @@ async def read_lines(
         DeadlineExceeded: it has not come in time.
         HungUpError: the client hung up.
     """
-
-    async def bounded() -> AsyncIterator[bytes]:
-        size = 0
-        async for piece in pieces(request, deadline):
-            size += len(piece)
-            if size > most:
-                raise too_large(most)
-            yield piece
-
     async with PieceMemory(admit) as memory:
-        async for line in split_lines(bounded(), most_line, memory.hold):
+        async for line in split_lines(pieces(request, most, deadline), most_line, memory.hold):
             yield line
 
 
@@ -177,15 +161,17 @@ def timely(receive: Receive, deadline: Callable[[], Deadline]) -> Receive:
 
 
 async def pieces(
-    request: Request, deadline: Deadline, *, idle_s: float = LONGEST_BUDGET_S
+    request: Request, most: int, deadline: Deadline, *, idle_s: float = LONGEST_BUDGET_S
 ) -> AsyncIterator[bytes]:
     """Yield a body in the pieces in which it comes.
 
     Raises:
+        HttpProblem: it is longer than ``most`` bytes.
         DeadlineExceeded: it has not come in time, or none of it for ``idle_s`` seconds.
         HungUpError: the client hung up.
     """
     stream = request.stream()
+    size = 0
     while True:
         try:
             async with asyncio.timeout(min(deadline.remaining(), idle_s, LONGEST_BUDGET_S)):
@@ -196,6 +182,9 @@ async def pieces(
             raise HungUpError from None
         if piece is None:
             return
+        size += len(piece)
+        if size > most:
+            raise too_large(most)
         yield piece
 
 

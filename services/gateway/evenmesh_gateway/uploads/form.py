@@ -15,7 +15,7 @@ from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField
 from evenmesh_documents.origins.found import addressed
 from evenmesh_documents.splitting import short
-from evenmesh_gateway.http.bodies import pieces, too_large
+from evenmesh_gateway.http.bodies import pieces
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -85,11 +85,8 @@ async def received(
     try:
         # In a thread, as a disk may be slow.
         parser = MultipartParser(boundary_of(request), form.callbacks())
-        size, waiting = 0, bytearray()
-        async for piece in pieces(request, deadline, idle_s=_IDLE_S):
-            size += len(piece)
-            if size > most:
-                raise too_large(most)
+        waiting = bytearray()
+        async for piece in pieces(request, most, deadline, idle_s=_IDLE_S):
             waiting += piece
             if len(waiting) >= _AT_ONCE:
                 await asyncio.to_thread(parser.write, bytes(waiting))
