@@ -38,9 +38,9 @@ class Chunks:
         self._head = _head("chat.completion.chunk", completion_id, model, created)
         self._with_usage = with_usage
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self) -> list[dict[str, Any]]:
         """Return the first chunk."""
-        return self._chunk({"role": "assistant", "content": ""})
+        return [self._chunk({"role": "assistant", "content": ""})]
 
     def text(self, text: str) -> dict[str, Any]:
         """Return a chunk with a piece of the answer."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -113,10 +113,7 @@ class OpenAiRoutes:
             return JSONResponse(chat.completion(outcome, name, asked.model, created))
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         chunks = chat.Chunks(name, asked.model, created, with_usage=with_usage)
-        streamed = self._stream(
-            asked, message, call, outcome, lambda: [chunks.begin()], chunks.text, lambda: chunks.end(outcome)
-        )
-        return events.response(_chunk_events(streamed))
+        return events.response(_chunk_events(self._stream(asked, message, call, outcome, chunks)))
 
     async def _respond(self, request: Request) -> Response:
         call, (asked, message, ignored) = await self._read(
@@ -127,10 +124,7 @@ class OpenAiRoutes:
         if not asked.stream:
             await unless_hung_up(request, self._gather(asked, message, call, outcome))
             return JSONResponse(made.whole(outcome))
-        streamed = self._stream(
-            asked, message, call, outcome, made.begin, made.text, lambda: made.end(outcome)
-        )
-        return events.response(_response_events(streamed))
+        return events.response(_response_events(self._stream(asked, message, call, outcome, made)))
 
     async def _ranked(self, request: Request) -> Response:
         call, (asked, message) = await self._read(request, self._rerank, _read_rerank)
@@ -229,9 +223,7 @@ class OpenAiRoutes:
         message: pb.AskRequest,
         call: Call,
         outcome: Outcome,
-        begin: Callable[[], Iterable[dict[str, Any]]],
-        text: Callable[[str], dict[str, Any]],
-        end: Callable[[], Iterable[dict[str, Any]]],
+        made: chat.Chunks | OpenAiResponse,
     ) -> AsyncGenerator[dict[str, Any] | MeshError, None]:
         """Yield the chunks of an ask; an error after the first of them is the last."""
         began = False
@@ -242,12 +234,12 @@ class OpenAiRoutes:
                     async for event in received:
                         piece = outcome.add(event)
                         if not began:
-                            for chunk in begin():
+                            for chunk in made.begin():
                                 yield chunk
                             began = True
                         if piece:
                             said += piece
-                            yield text(piece)
+                            yield made.text(piece)
                 outcome.check()
         except MeshError as error:
             if not began:
@@ -255,8 +247,8 @@ class OpenAiRoutes:
             yield error
             return
         if not said and outcome.text:
-            yield text(outcome.text)
-        for chunk in end():
+            yield made.text(outcome.text)
+        for chunk in made.end(outcome):
             yield chunk
 
 
