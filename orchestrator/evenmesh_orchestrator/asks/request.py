@@ -58,7 +58,6 @@ _ANSWER_TOKENS: Final = 256  # of answers whose length the ask does not bound
 _CHARACTERS_PER_TOKEN: Final = 4
 _MAX_SEED: Final = 2**63 - 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_BYTES_PER_CHARACTER: Final = 4
 
 _DRAWN_SEEDS: Final = 2**32
 """Number of seeds that are drawn from: short enough to be typed."""
@@ -432,10 +431,7 @@ def _check_turns(turns: Sequence[generator_pb.Turn]) -> None:
     checks.between("turns", len(turns), 0, MAX_TURNS)
     for index, turn in enumerate(turns):
         checks.text(f"turns[{index}].question", turn.question)
-        if (size := len(turn.answer.encode())) > MAX_TURN_ANSWER_BYTES:
-            raise InvalidField(
-                f"turns[{index}].answer", f"must be at most {MAX_TURN_ANSWER_BYTES} bytes, has {size}"
-            )
+        checks.at_most(f"turns[{index}].answer", turn.answer, MAX_TURN_ANSWER_BYTES)
 
 
 def _search_text(request: pb.AskRequest, question: str) -> str:
@@ -502,8 +498,6 @@ def _check_scoring(
 
 
 def _name(field: str, value: str) -> str:
-    if len(value) * _BYTES_PER_CHARACTER > MAX_NAME_BYTES and (size := len(value.encode())) > MAX_NAME_BYTES:
-        raise InvalidField(field, f"must be at most {MAX_NAME_BYTES} bytes, has {size}")
-    if _CONTROL.search(value):
+    if _CONTROL.search(checks.at_most(field, value, MAX_NAME_BYTES)):
         raise InvalidField(field, "must not hold control characters")
     return value

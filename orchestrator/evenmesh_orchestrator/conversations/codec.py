@@ -79,8 +79,7 @@ def read_options(message: pb.ConversationOptions) -> Options:
         if target.attribute in (one.attribute for one in targets[:at]):
             raise InvalidField(f"options.targets[{at}].attribute", f"is a duplicate: {target.attribute!r}")
     for name in ("template", "entity_attribute"):
-        if (size := len(getattr(message, name).encode())) > _MAX_ATTRIBUTE_BYTES:
-            raise InvalidField(f"options.{name}", f"must be at most {_MAX_ATTRIBUTE_BYTES} bytes, has {size}")
+        checks.at_most(f"options.{name}", getattr(message, name), _MAX_ATTRIBUTE_BYTES)
     request = evaluator_pb.EvaluateConversationRequest
     measure = request(method=message.method, irrelevant_turns=message.irrelevant_turns)
     if message.HasField("patience"):

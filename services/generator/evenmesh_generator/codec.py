@@ -63,9 +63,9 @@ def decode_request(message: pb.GenerateRequest, *, default_beams: int, tenant: s
     return GenerationRequest(
         question=question,
         passages=decode_passages(message.passages),
-        model=_name("model", message.model),
+        model=checks.at_most("model", message.model, MAX_NAME_BYTES),
         augmentation=augmentation,
-        template=_name("template", message.template),
+        template=checks.at_most("template", message.template, MAX_NAME_BYTES),
         decoding=_decoding(message.decoding, default_beams),
         turns=_turns(message.turns),
         tenant=tenant,
@@ -103,11 +103,11 @@ def decode_judgement(
         question,
         decode_passages(message.passages),
         _NORMALIZATIONS.read("normalization", message.normalization),
-        template=_name("template", message.template),
+        template=checks.at_most("template", message.template, MAX_NAME_BYTES),
         turns=_turns(message.turns),
         tenant=tenant,
     )
-    return request, _name("model", message.model), _best(message)
+    return request, checks.at_most("model", message.model, MAX_NAME_BYTES), _best(message)
 
 
 def decode_passages(messages: Sequence[common_pb2.Passage]) -> tuple[Passage, ...]:
@@ -211,10 +211,8 @@ def _turns(messages: Sequence[pb.Turn]) -> tuple[Turn, ...]:
         raise InvalidField("turns", f"must be at most {MAX_TURNS} turns, has {len(messages)}")
     turns = []
     for at, one in enumerate(messages):
-        size = len(one.answer.encode())
-        if size > MAX_REPLY_BYTES:
-            raise InvalidField(f"turns[{at}].answer", f"must be at most {MAX_REPLY_BYTES} bytes, has {size}")
-        turns.append(Turn(checks.text(f"turns[{at}].question", one.question), one.answer))
+        answer = checks.at_most(f"turns[{at}].answer", one.answer, MAX_REPLY_BYTES)
+        turns.append(Turn(checks.text(f"turns[{at}].question", one.question), answer))
     return tuple(turns)
 
 
@@ -247,10 +245,3 @@ def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
     if message.HasField("seed"):
         seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
     return Decoding(num_beams, max_new_tokens, temperature, top_p, seed, beams_named=named)
-
-
-def _name(field: str, value: str) -> str:
-    size = len(value.encode())
-    if size > MAX_NAME_BYTES:
-        raise InvalidField(field, f"must be at most {MAX_NAME_BYTES} bytes, has {size}")
-    return value

@@ -66,7 +66,7 @@ def decode_request(message: pb.RerankRequest, tenant: str) -> RerankCall:
         passages=tuple(Passage(one.id, one.title, one.text) for one in message.passages),
         agent=decode_agent("agent", message.agent, tenant),
         top_k=top_k,
-        reranker=_at_most("reranker", message.reranker, MAX_NAME_BYTES),
+        reranker=checks.at_most("reranker", message.reranker, MAX_NAME_BYTES),
         tolerance=tolerance,
         first=first,
         fusion=fusion,
@@ -118,14 +118,7 @@ def decode_agent(field: str, message: common_pb2.Agent, tenant: str) -> Agent:
         InvalidField: an id is too long.
     """
     return Agent(
-        _at_most(f"{field}.task_id", message.task_id, MAX_AGENT_BYTES),
-        _at_most(f"{field}.model_id", message.model_id, MAX_AGENT_BYTES),
+        checks.at_most(f"{field}.task_id", message.task_id, MAX_AGENT_BYTES),
+        checks.at_most(f"{field}.model_id", message.model_id, MAX_AGENT_BYTES),
         tenant,
     )
-
-
-def _at_most(field: str, value: str, max_bytes: int) -> str:
-    size = len(value.encode())
-    if size > max_bytes:
-        raise InvalidField(field, f"must be at most {max_bytes} bytes, has {size}")
-    return value

@@ -246,7 +246,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> AsyncIterator[collections_pb.ListPassagesResponse]:
         """Return passages of the version that is served now, by ascending id."""
         name = checks.name("collection", request.collection)
-        prefix = collections.prefix_of(request.id_prefix)
+        prefix = checks.at_most("id_prefix", request.id_prefix, checks.MAX_ID_BYTES)
         with self._listings.hold(1), self._mine().lease(name) as snapshot:
             pages = collections.pages_of(snapshot, prefix)
             while (page := await self._pool.run(next, pages, None)) is not None:

@@ -41,12 +41,17 @@ class PassageLike(Protocol):
     def attributes(self) -> Mapping[str, str]: ...
 
 
-def text(field: str, value: str, *, max_bytes: int = 8192) -> str:
-    """Check for 1 to ``max_bytes`` bytes of UTF-8 that are not only white space."""
+def at_most(field: str, value: str, max_bytes: int) -> str:
+    """Check for at most ``max_bytes`` bytes of UTF-8."""
     size = len(value.encode())
     if size > max_bytes:
         raise InvalidField(field, f"must be at most {max_bytes} bytes, has {size}")
-    if not value.strip():
+    return value
+
+
+def text(field: str, value: str, *, max_bytes: int = 8192) -> str:
+    """Check for 1 to ``max_bytes`` bytes of UTF-8 that are not only white space."""
+    if not at_most(field, value, max_bytes).strip():
         raise InvalidField(field, "must not be empty or only white space")
     return value
 

@@ -224,9 +224,7 @@ def _shares(field: str, messages: Sequence[common_pb2.GroupShare]) -> GroupShare
 
 
 def _check_text(field: str, value: str, most: int) -> None:
-    if (size := len(value.encode())) > most:
-        raise InvalidField(field, f"must be at most {most} bytes, has {size}")
-    if _CONTROL.search(value):
+    if _CONTROL.search(checks.at_most(field, value, most)):
         raise InvalidField(field, "must not hold control characters")
 
 

@@ -147,10 +147,8 @@ def decode_registration(message: pb.RegisterAgentRequest, tenant: str) -> tuple[
     model_id = _plain("agent.model_id", agent.model_id, MAX_AGENT_BYTES)
     if "\x00" in message.description:
         raise InvalidField("description", "must hold no NUL")
-    size = len(message.description.encode())
-    if size > MAX_DESCRIPTION_BYTES:
-        raise InvalidField("description", f"must be at most {MAX_DESCRIPTION_BYTES} bytes, has {size}")
-    return Agent(task_id, model_id, tenant), message.description
+    description = checks.at_most("description", message.description, MAX_DESCRIPTION_BYTES)
+    return Agent(task_id, model_id, tenant), description
 
 
 def encode_agent(summary: AgentSummary, *, known: bool) -> pb.AgentSummary:

@@ -66,18 +66,6 @@ def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:
     return Lexical(name, k1, b)
 
 
-def prefix_of(text: str) -> str:
-    """Read what the ids of a listing begin with.
-
-    Raises:
-        InvalidField: it is longer than an id.
-    """
-    size = len(text.encode())
-    if size > checks.MAX_ID_BYTES:
-        raise InvalidField("id_prefix", f"must be at most {checks.MAX_ID_BYTES} bytes, has {size}")
-    return text
-
-
 def pages_of(snapshot: Snapshot, prefix: str = "") -> Iterator[collections_pb.ListPassagesResponse]:
     """Write the passages of a version whose ids begin with ``prefix``, by ascending id.
 
@@ -199,7 +187,4 @@ def description_of(text: str) -> str:
     Raises:
         InvalidField: it is too long.
     """
-    size = len(text.encode())
-    if size > MAX_DESCRIPTION_BYTES:
-        raise InvalidField("description", f"must be at most {MAX_DESCRIPTION_BYTES} bytes, has {size}")
-    return text
+    return checks.at_most("description", text, MAX_DESCRIPTION_BYTES)

@@ -125,14 +125,14 @@ def _condition_of(field: str, message: retriever_pb.Condition) -> Condition:
                     f"{field}.any_of.values", f"must be 1 to {MAX_VALUES} values, has {len(values)}"
                 )
             for index, value in enumerate(values):
-                _check_value(f"{field}.any_of.values[{index}]", value)
+                checks.at_most(f"{field}.any_of.values[{index}]", value, checks.MAX_ATTRIBUTE_BYTES)
             allowed = AnyOf(frozenset(values))
         case "text_range":
             text = message.text_range
             low = getattr(text, "from") if text.HasField("from") else None
             high = text.to if text.HasField("to") else None
-            _check_value(f"{field}.text_range.from", low or "")
-            _check_value(f"{field}.text_range.to", high or "")
+            checks.at_most(f"{field}.text_range.from", low or "", checks.MAX_ATTRIBUTE_BYTES)
+            checks.at_most(f"{field}.text_range.to", high or "", checks.MAX_ATTRIBUTE_BYTES)
             if low is not None and high is not None and low > high:
                 raise InvalidField(f"{field}.text_range.from", "must be at most to: no value is between them")
             allowed = TextRange(low, high)
@@ -149,11 +149,6 @@ def _condition_of(field: str, message: retriever_pb.Condition) -> Condition:
         case _:
             raise InvalidField(field, "must say what is allowed: any_of, text_range or number_range")
     return Condition(message.attribute, allowed)
-
-
-def _check_value(field: str, value: str) -> None:
-    if (size := len(value.encode())) > checks.MAX_ATTRIBUTE_BYTES:
-        raise InvalidField(field, f"must be at most {checks.MAX_ATTRIBUTE_BYTES} bytes, has {size}")
 
 
 def _draw_of(sampling: common_pb2.Sampling) -> Draw:

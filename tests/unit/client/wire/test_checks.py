@@ -36,6 +36,13 @@ def test_text_has_the_limit_it_is_given() -> None:
     assert field_of(checks.text, "id", "abcd", max_bytes=3) == "id"
 
 
+def test_what_is_bounded_alone_may_be_empty() -> None:
+    for value in ("", " ", "ü" * 4):
+        assert checks.at_most("model", value, 8) == value
+    with pytest.raises(InvalidField, match="must be at most 8 bytes, has 10"):
+        checks.at_most("model", "ü" * 5, 8)
+
+
 @pytest.mark.parametrize("value", ["a", "0", "a-b_c", "x" * 64])
 def test_names(value: str) -> None:
     assert checks.name("collection", value) == value
