@@ -22,6 +22,17 @@ _SAMPLE: Final = 65_536
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
+def held(data: bytes) -> Fetch:
+    """Return how bytes in memory are fetched."""
+
+    def fetch(most: int) -> bytes:
+        if len(data) > most:
+            raise UnreadableError(f"has {len(data):,} bytes, at most {most:,} are read")
+        return data
+
+    return fetch
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file to read.

@@ -15,7 +15,7 @@ from evenmesh_documents.document import UnreadableError
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.origins.found import Found, addressed
 from evenmesh_documents.parsing.parsers import descriptor_of
-from evenmesh_documents.source import Fetch
+from evenmesh_documents.source import held
 
 ENDINGS: Final = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2")
 """Endings of the archives that are read."""
@@ -152,7 +152,7 @@ def _member(member: _Member, address: str, budget: _Budget, depth: int) -> Itera
         yield Found(Path(address), address, "is damaged")
         return
     if not nested:
-        yield Found(Path(address), address, fetch=_given(data), held=True)
+        yield Found(Path(address), address, fetch=held(data), held=True)
         return
     try:
         yield from _within(io.BytesIO(data), address, budget, depth + 1)
@@ -182,15 +182,6 @@ def _content(member: _Member, budget: _Budget) -> bytes:
     except Exception as exc:
         raise _DamagedError from exc
     return b"".join(parts)
-
-
-def _given(data: bytes) -> Fetch:
-    def fetch(most: int) -> bytes:
-        if len(data) > most:
-            raise UnreadableError(f"has {len(data):,} bytes, at most {most:,} are read")
-        return data
-
-    return fetch
 
 
 def _zipped(stream: IO[bytes], budget: _Budget) -> Iterator[_Member]:

@@ -22,7 +22,7 @@ from evenmesh_documents.origins import feeds
 from evenmesh_documents.origins.archives import is_archive
 from evenmesh_documents.origins.found import Found, PathError
 from evenmesh_documents.readers import reader_of
-from evenmesh_documents.source import Fetch
+from evenmesh_documents.source import Fetch, held
 
 if TYPE_CHECKING:
     import httpx
@@ -120,7 +120,7 @@ def find_site(url: str, options: SiteOptions, resolver: Resolver = resolve) -> I
         ending = _ending(start, kind)
         if not ending:
             raise PathError(f"{url}: is {kind or 'of no stated type'}, neither page, sitemap nor feed")
-        yield Found(Path(start), start, fetch=_given(body), held=True, ending=ending)
+        yield Found(Path(start), start, fetch=held(body), held=True, ending=ending)
         return
     if _name(root) in feeds.ROOTS:
         yield from _entries(site, start, body)
@@ -139,7 +139,7 @@ def _entries(site: "_Site", start: str, body: bytes) -> Iterator[Found]:
             reason = site.refusal(address)
             if not reason:
                 made = Found(
-                    Path(address), address, fetch=_given(one.page), held=True, ending=".html", stamp=one.stamp
+                    Path(address), address, fetch=held(one.page), held=True, ending=".html", stamp=one.stamp
                 )
             else:
                 made = Found(Path(address), address, reason)
@@ -313,15 +313,6 @@ def _bytes(response: "httpx.Response", most: int, *, cut: bool = False) -> bytes
         if time.monotonic() > ends:
             raise UnreadableError(f"takes longer than {_PAGE_S:g} s to fetch")
     return bytes(body)
-
-
-def _given(data: bytes) -> Fetch:
-    def fetch(most: int) -> bytes:
-        if len(data) > most:
-            raise UnreadableError(f"has {len(data):,} bytes, at most {most:,} are read")
-        return data
-
-    return fetch
 
 
 def parsed_sitemap(data: bytes) -> Element:
