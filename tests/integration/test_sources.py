@@ -7,18 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import evenmesh.commands
 from evenmesh import Addresses, Client
 from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
 from evenmesh_documents import commands, source_commands
 from tests.integration.test_retriever_service import running
 from tests.support import document_files as files
+from tests.support.entry_points import bring
 
 Output = pytest.CaptureFixture[str]
 KILLED = """
@@ -49,13 +49,6 @@ app(["sources", "sync", "docs"])
 """
 
 
-class Point:
-    """An entry point."""
-
-    def __init__(self, load: Callable[[], object]) -> None:
-        self.load = load
-
-
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """A mesh of which only the retriever is there, without vectors."""
@@ -71,8 +64,7 @@ def client(addresses: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
     for name, variable in VARIABLES.items():
         monkeypatch.setenv(variable, getattr(addresses, name))
-    points = [Point(lambda: commands.commands)]
-    monkeypatch.setattr(evenmesh.commands, "entry_points", lambda *, group: points if group else [])
+    bring(monkeypatch, lambda: commands.commands)
     with Client(addresses) as made:
         yield made
         for one in made.collections():

@@ -7,22 +7,14 @@ from collections.abc import Callable
 import pytest
 import typer
 
-import evenmesh.commands
 from evenmesh.commands import main
 from evenmesh.commands.failure import USAGE
-
-
-class Point:
-    """An entry point."""
-
-    def __init__(self, load: Callable[[], object]) -> None:
-        self.load = load
+from tests.support.entry_points import bring
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *commands: Callable[[], object] | typer.Typer) -> None:
     """Have the entry points bring these commands and no others."""
-    points = [Point(lambda: lambda: list(commands))] if commands else []
-    monkeypatch.setattr(evenmesh.commands, "entry_points", lambda *, group: points if group else [])
+    bring(monkeypatch, *([lambda: lambda: list(commands)] if commands else []))
 
 
 def test_what_is_not_installed_is_not_in_the_help(

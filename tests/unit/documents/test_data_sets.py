@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-import evenmesh.commands
 from evenmesh.commands import main
 from evenmesh_documents import commands
 from evenmesh_documents.attribution import Attribution
@@ -28,6 +27,7 @@ from evenmesh_documents.syncing.naming import named
 from evenmesh_lab.files import read_labels
 from evenmesh_lab.files.queries import read_queries
 from evenmesh_lab.files.questions import read_question_set
+from tests.support.entry_points import bring
 from tests.support.scripted import ScriptedMesh
 
 ir_datasets = pytest.importorskip("ir_datasets", reason="needs evenmesh-documents[data-sets]")
@@ -112,12 +112,7 @@ def parquet(tmp_path: Path) -> Path:
 @pytest.fixture
 def mesh(at_home: ScriptedMesh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ScriptedMesh:
     """A scripted mesh that the command finds, with this distribution alone."""
-
-    class Point:
-        def load(self) -> Callable[[], object]:
-            return commands.commands
-
-    monkeypatch.setattr(evenmesh.commands, "entry_points", lambda *, group: [Point()] if group else [])
+    bring(monkeypatch, lambda: commands.commands)
     monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
     return at_home
 

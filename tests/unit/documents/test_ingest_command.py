@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,24 +13,17 @@ import evenmesh.commands
 from evenmesh.commands import main
 from evenmesh_documents import commands
 from tests.support import document_files as files
+from tests.support.entry_points import bring
 from tests.support.scripted import ScriptedMesh
 
 Output = pytest.CaptureFixture[str]
-
-
-class Point:
-    """An entry point."""
-
-    def __init__(self, load: Callable[[], object]) -> None:
-        self.load = load
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """This distribution and the client are installed, and nothing else."""
     monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "home"))
-    points = [Point(lambda: commands.commands)]
-    monkeypatch.setattr(evenmesh.commands, "entry_points", lambda *, group: points if group else [])
+    bring(monkeypatch, lambda: commands.commands)
 
 
 @pytest.fixture
