@@ -47,10 +47,12 @@ class Collector(
     Attributes:
         endpoint: where it listens, as the setting ``otlp_endpoint`` wants it.
         headers: those that came with the latest spans.
+        metrics: names of those that came.
     """
 
     def __init__(self, authority: trustme.CA | None = None) -> None:
         self.headers: dict[str, str] = {}
+        self.metrics: set[str] = set()
         self._spans: list[Received] = []
         self._exemplars: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._news = threading.Condition()
@@ -96,6 +98,7 @@ class Collector(
             for resource in request.resource_metrics:
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
+                        self.metrics.add(metric.name)
                         points = metric.histogram.data_points
                         named = {one.trace_id.hex() for point in points for one in point.exemplars}
                         self._exemplars[_service(resource), metric.name] |= named

@@ -21,6 +21,8 @@ from evenmesh.wire import errors
 from evenmesh.wire.channel import connect_sync
 from evenmesh_kit.settings import ServiceSettings, SettingsError
 from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from tests.support.otlp_collector import Collector
+from tests.support.waiting import until
 
 SERVICE = "evenmesh.test.v1.EchoService"
 KINDS = ("unary", "server_stream", "client_stream", "bidi")
@@ -34,9 +36,7 @@ class Settings(ServiceSettings):
 
 async def ended(telemetry: InMemoryTelemetry, count: int) -> dict[SpanKind, ReadableSpan]:
     """The spans by kind, once there are ``count``: the caller's ends just after its call."""
-    async with asyncio.timeout(10):
-        while len(telemetry.spans()) < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(telemetry.spans()) >= count, 10)
     assert len(telemetry.spans()) == count
     return {span.kind: span for span in telemetry.spans()}
 
@@ -317,39 +317,13 @@ def _read(url: str) -> str:
 
 
 async def test_otlp_sends_spans_and_metrics(serve: Any, call: Any, tmp_path: Any) -> None:
-    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-
-    names: set[str] = set()
-
-    class Traces(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
-        async def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
-            for resource in request.resource_spans:
-                names.update(span.name for scope in resource.scope_spans for span in scope.spans)
-            return ExportTraceServiceResponse()
-
-    class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore[misc]
-        async def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
-            for resource in request.resource_metrics:
-                names.update(metric.name for scope in resource.scope_metrics for metric in scope.metrics)
-            return ExportMetricsServiceResponse()
-
-    collector = grpc.aio.server()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Traces(), collector)
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), collector)
-    port = collector.add_insecure_port("127.0.0.1:0")
-    await collector.start()
-    try:
+    with Collector() as collector:
         telemetry = Telemetry.from_settings(
-            "echo",
-            Settings(home=tmp_path, otlp_endpoint=f"http://127.0.0.1:{port}", trace_sample_ratio=1),
+            "echo", Settings(home=tmp_path, otlp_endpoint=collector.endpoint, trace_sample_ratio=1)
         )
         await call(await serve(telemetry=telemetry))("unary")
         await asyncio.to_thread(telemetry.shutdown)
-    finally:
-        await collector.stop(0)
+    names = {span.name for span in collector.spans_when(bool)} | collector.metrics
     assert names == {f"{SERVICE}/unary", "rpc.server.duration"} | {n for n in names if n.startswith("otel.")}
 
 
