@@ -157,6 +157,14 @@ def test_with_tls_the_probes_speak_it(name: str) -> None:
         }
 
 
+def test_a_renewed_authority_is_trusted_with_the_certificates_of_before() -> None:
+    """It keeps its key; certificates of services change theirs."""
+    certificates = {one["metadata"]["name"]: one["spec"] for one in build("prod").of("Certificate")}
+    policies = {name: one["privateKey"].get("rotationPolicy") for name, one in certificates.items()}
+    assert policies.pop("evenmesh-ca") == "Never"
+    assert set(policies.values()) == {"Always"}
+
+
 def test_processes_that_lost_their_parent_are_reaped() -> None:
     """Where the gateway itself is the first process, each parser of an upload that was ended stays as a zombie."""
     workload = build("prod").workload("gateway")
