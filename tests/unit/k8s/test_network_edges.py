@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evenmesh_evaluator.settings import EvaluatorSettings
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_kit.settings import variable
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.manifests import (
     EVERYTHING,
     FOLLOWED,
@@ -23,6 +28,15 @@ from tests.support.manifests import (
 )
 
 BUILT = (*OVERLAYS, EVERYTHING, FOLLOWED)
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+SETTINGS = (
+    OrchestratorSettings,
+    RetrieverSettings,
+    RerankerSettings,
+    GeneratorSettings,
+    EvaluatorSettings,
+    GatewaySettings,
+)
 Edge = tuple[str, str, int]
 
 PICTURE = {
@@ -159,6 +173,24 @@ def test_the_picture_has_every_target_of_the_settings() -> None:
         for source, target, _ in used(build("prod"))
         if target in {*SERVICES, "triton"} and source != "probe"
     }
+
+
+def test_the_page_names_every_setting_that_leads_out_of_the_mesh() -> None:
+    """Its policies let nothing there that an operator does not allow."""
+    table = PAGE.read_text().split("**Calls that leave the mesh.**")[1].split("**Who may scrape")[0]
+    leading = re.compile(
+        r"(urls?|uri|endpoint|jwks|prometheus|web_sources|triton_target)$|^(limits_store|model_store|observation_log)$"
+    )
+    named = {
+        variable(settings, field)
+        for settings in SETTINGS
+        for field in settings.model_fields
+        if leading.search(field)
+    }
+    assert len(named) > 15
+    listed = set(re.findall(r"`(EVENMESH_[A-Z_<>]+)", table))
+    every = {one.replace("<SERVICE>", name.upper()) for one in listed for name in (*SERVICES, "gateway")}
+    assert named <= every
 
 
 def test_names_are_resolved_by_what_clusters_have_for_it(built: Manifests) -> None:
