@@ -28,9 +28,10 @@ class Postgres:
 
     Args:
         durable: whether commits wait for the disk, as they must where the server is killed.
+        certificate: of TLS, which it then speaks too: chain and key, in PEM.
     """
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *, durable: bool = False, certificate: tuple[bytes, bytes] | None = None) -> None:
         server = required("postgres")
         if importlib.util.find_spec("asyncpg") is None:
             pytest.skip("asyncpg is not installed")
@@ -42,6 +43,14 @@ class Postgres:
         self._port = ports.reserve(self)
         self._command: list[str | Path] = [*_unprivileged(), server, "-D", self._data, "-p", str(self._port)]
         self._command += ["-h", "127.0.0.1", "-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
+        if certificate is not None:
+            self._command += ["-c", "ssl=on"]
+            for name, content in zip(("cert", "key"), certificate, strict=True):
+                file = self._folder / f"{name}.pem"
+                file.write_bytes(content)
+                file.chmod(0o600)
+                _give(file)
+                self._command += ["-c", f"ssl_{name}_file={file}"]
         self._process: subprocess.Popen[bytes] | None = None
         self._said_before = 0
 
@@ -160,7 +169,7 @@ def _unprivileged() -> list[str]:
     return [required("setpriv"), "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 
 
-def _give(folder: Path) -> None:
-    """Give a folder to whom PostgreSQL runs as."""
+def _give(path: Path) -> None:
+    """Give a folder or a file to whom PostgreSQL runs as."""
     if os.geteuid() == 0:
-        shutil.chown(folder, "nobody", "nogroup")
+        shutil.chown(path, "nobody", "nogroup")

@@ -89,7 +89,11 @@ def _libpq(url: str, variable: str) -> dict[str, str]:
         found = {
             "PGHOST": asked.get("host", parts.hostname),
             "PGPORT": asked.get("port") if parts.port is None else str(parts.port),
-            "PGSSLMODE": asked.get("ssl"),
+            "PGSSLMODE": asked.get("sslmode", asked.get("ssl")),
+            **{
+                f"PG{name.upper()}": asked.get(name)
+                for name in ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+            },
             "PGUSER": None if parts.username is None else unquote(parts.username),
             "PGPASSWORD": None if parts.password is None else unquote(parts.password),
             "PGDATABASE": unquote(parts.path.lstrip("/")) or None,

@@ -20,6 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
 from evenmesh_kit.storage.migrations import Schema
+from evenmesh_kit.storage.postgresql_url import for_driver
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
 
 CONNECTIONS: Final = 15
@@ -54,11 +55,6 @@ def chunks(values: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
         yield values[begin : begin + size]
 
 
-def _times(statement_s: float) -> dict[str, float]:
-    """Return how long a connection to PostgreSQL, and each statement of it, may take, for its driver."""
-    return {"timeout": _CONNECT_S, "command_timeout": statement_s}
-
-
 class SqlDatabase:
     """A SQLite file or a PostgreSQL database with the tables of one schema; processes may share it.
 
@@ -77,7 +73,8 @@ class SqlDatabase:
     schema counts.
 
     Args:
-        url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
+        url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``; one of PostgreSQL may have
+            parameters of libpq, such as ``sslmode``.
         schema: what its tables are.
         lock_timeout_s: how long to wait for a locked SQLite database. Seconds, [0, 60].
         cache_kib: page cache of each SQLite connection, for the index of ids. KiB, [1, inf).
@@ -113,12 +110,8 @@ class SqlDatabase:
             self._reader = engine
         else:
             # The ping finds a restarted server before an old connection is used.
-            engine = create_async_engine(
-                self._url,
-                pool_pre_ping=True,
-                pool_size=_KEPT,
-                max_overflow=CONNECTIONS - _KEPT,
-                connect_args=_times(_STATEMENT_S),
+            engine = self._postgresql(
+                _STATEMENT_S, pool_pre_ping=True, pool_size=_KEPT, max_overflow=CONNECTIONS - _KEPT
             )
             # One answer reads one snapshot; a transaction of SQLite does so anyway.
             self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
@@ -190,7 +183,7 @@ class SqlDatabase:
     @asynccontextmanager
     async def _migrating(self) -> AsyncIterator[AsyncConnection]:
         """Run the block in a transaction that writes, whose statements may take hours."""
-        engine = create_async_engine(self._url, poolclass=NullPool, connect_args=_times(_MIGRATING_S))
+        engine = self._postgresql(_MIGRATING_S, poolclass=NullPool)
         event.listen(engine.sync_engine, "begin", self._begin)
         try:
             with self._failures():
@@ -198,6 +191,12 @@ class SqlDatabase:
                     yield connection
         finally:
             await engine.dispose()
+
+    def _postgresql(self, statement_s: float, **options: Any) -> AsyncEngine:
+        """Return an engine for PostgreSQL, each of whose statements has so many seconds."""
+        url, arguments = for_driver(self._url)
+        times = {"timeout": _CONNECT_S, "command_timeout": statement_s}
+        return create_async_engine(url, connect_args={**arguments, **times}, **options)
 
     def _writing(self, engine: AsyncEngine) -> AsyncEngine:
         """Return an engine whose transactions write."""

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.settings import ServiceSettings, variable
 from evenmesh_kit.storage.failures import DatabaseFailure
+from evenmesh_kit.storage.postgresql_url import known_parameters, unknown_parameters
 
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
@@ -25,6 +26,9 @@ def known_database(value: str) -> str:
         raise ValueError("must be a sqlite or postgresql URL")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise ValueError("must name a file: a database in memory is not durable")
+    if url.get_backend_name() == "postgresql" and (unknown := unknown_parameters(url)):
+        allowed = ", ".join(known_parameters())
+        raise ValueError(f"has parameters that mean nothing here: {', '.join(unknown)}; there are {allowed}")
     return value
 
 
@@ -41,7 +45,8 @@ class DatabaseSettings(ServiceSettings):
     """The SQLite file where no database is named, below home."""
 
     database_url: str = Field(default="", repr=False)
-    """Database: ``sqlite:///FILE`` or ``postgresql://…``; empty: a SQLite file under home."""
+    """Database: ``sqlite:///FILE`` or ``postgresql://…``, with libpq's parameters of TLS; empty: a SQLite
+    file under home."""
     lock_timeout_s: float = Field(default=5.0, ge=0, le=60)
     """Longest wait for a locked SQLite database. Seconds, [0, 60]."""
 

@@ -320,7 +320,7 @@ def test_sockets_and_tls_of_a_url_reach_postgresqls_programs(tmp_path: Path) -> 
         tmp_path,
         {
             "EVENMESH_EVALUATOR_DATABASE_URL": url,
-            "EVENMESH_RERANKER_DATABASE_URL": "postgresql+asyncpg://ann@db.example:5432/mesh",
+            "EVENMESH_RERANKER_DATABASE_URL": "postgresql://ann@db.example:5432/mesh?sslmode=verify-full&sslrootcert=/ca.pem",
         },
     ).databases
     assert observations.server == {
@@ -332,6 +332,7 @@ def test_sockets_and_tls_of_a_url_reach_postgresqls_programs(tmp_path: Path) -> 
         "PGSSLMODE": "require",
     }
     assert (feedback.server["PGHOST"], feedback.server["PGPORT"]) == ("db.example", "5432")
+    assert (feedback.server["PGSSLMODE"], feedback.server["PGSSLROOTCERT"]) == ("verify-full", "/ca.pem")
 
 
 @pytest.mark.parametrize(("fails", "said"), [(1, None), (2, "only the observations were brought back")])
