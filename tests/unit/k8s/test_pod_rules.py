@@ -165,6 +165,14 @@ def test_a_renewed_authority_is_trusted_with_the_certificates_of_before() -> Non
     assert set(policies.values()) == {"Always"}
 
 
+@pytest.mark.parametrize("name", ["orchestrator", "gateway"])
+def test_callers_of_other_namespaces_find_the_name_that_they_call_in_the_certificate(name: str) -> None:
+    built = build("prod")
+    namespace = built.one("Service", name)["metadata"]["namespace"]
+    called = {f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local"}
+    assert called < set(built.one("Certificate", name)["spec"]["dnsNames"])
+
+
 def test_processes_that_lost_their_parent_are_reaped() -> None:
     """Where the gateway itself is the first process, each parser of an upload that was ended stays as a zombie."""
     workload = build("prod").workload("gateway")
