@@ -76,6 +76,8 @@ CLUSTER: Final = {
     "kube_pod_container_status_last_terminated_reason": {"uid", "reason"},
     "kube_pod_container_status_terminated_reason": {"uid", "reason"},
     "kube_horizontalpodautoscaler_status_condition": {"horizontalpodautoscaler", "condition", "status"},
+    "kube_cronjob_status_last_successful_time": {"cronjob"},
+    "kube_cronjob_created": {"cronjob"},
     # KEDA's operator.
     "keda_scaler_detail_errors_total": {"metric", "scaledObject", "scaler", "triggerIndex", "type"}
     | {"exported_namespace"},

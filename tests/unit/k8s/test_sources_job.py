@@ -84,6 +84,8 @@ def test_its_parsers_fit_into_its_memory(pod: dict[str, Any]) -> None:
 
 def test_one_sync_runs_at_a_time(job: dict[str, Any]) -> None:
     assert job["concurrencyPolicy"] == "Forbid"
+    # One that hangs ends, or no other would begin.
+    assert job["jobTemplate"]["spec"]["activeDeadlineSeconds"] <= 6 * 3600
 
 
 def test_it_knows_where_the_retriever_is_and_nobody_else(pod: dict[str, Any]) -> None:
