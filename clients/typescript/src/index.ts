@@ -3,7 +3,7 @@
 import { createConnectTransport } from "@connectrpc/connect-web";
 
 import { brokenAsUnavailable, nameUnreachable, unavailable } from "./errors.js";
-import { authorizing, Mesh, type Credential } from "./mesh.js";
+import { authorizing, Mesh, TIMEOUT_MS, type Credential } from "./mesh.js";
 
 export { Code } from "@connectrpc/connect";
 export { MeshError } from "./errors.js";
@@ -23,6 +23,7 @@ export function connectMesh({ baseUrl, credential }: ConnectOptions): Mesh {
   const transport = createConnectTransport({
     baseUrl,
     useBinaryFormat: true,
+    defaultTimeoutMs: TIMEOUT_MS,
     interceptors: [authorizing(credential), nameUnreachable(() => nobodyAt(baseUrl))],
     fetch: (...request) =>
       fetch(...request).then(brokenAsUnavailable, (error: unknown) => Promise.reject(unavailable(error))),

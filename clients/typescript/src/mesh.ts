@@ -33,11 +33,14 @@ export type TurnOptions = Omit<
   "ask" | "cancel"
 > & { ask?: AskOptions };
 
+/** Longest time for a call that is given none: without it a service that falls silent holds a call for ever. Milliseconds. */
+export const TIMEOUT_MS = 60_000;
+
 /** What a call may be given besides its request. */
 export interface CallOptions {
   /** Ends the call. */
   signal?: AbortSignal;
-  /** Longest time for the call. Milliseconds. */
+  /** Longest time for the call; 60,000 without it, as in Python, and none at 0. Milliseconds. */
   timeoutMs?: number;
   /** Headers to send, such as a `traceparent`. */
   headers?: HeadersInit;

@@ -5,7 +5,7 @@ import type { Transport } from "@connectrpc/connect";
 import { createGrpcTransport, type GrpcTransportOptions } from "@connectrpc/connect-node";
 
 import { nameUnreachable } from "./errors.js";
-import { authorizing, Mesh, type Credential } from "./mesh.js";
+import { authorizing, Mesh, TIMEOUT_MS, type Credential } from "./mesh.js";
 
 /** The services of a mesh. */
 export type ServiceName = "orchestrator" | "retriever" | "reranker" | "generator" | "evaluator";
@@ -37,7 +37,8 @@ export function grpcMesh({ addresses, credential, nodeOptions }: GrpcOptions = {
     if (transport === undefined) {
       const tls = nodeOptions === undefined ? {} : { nodeOptions };
       const named = nameUnreachable(() => `no ${name} answers at ${baseUrl}; start the mesh with: evenmesh up`);
-      transport = createGrpcTransport({ baseUrl, interceptors: [authorizing(credential), named], ...tls });
+      const interceptors = [authorizing(credential), named];
+      transport = createGrpcTransport({ baseUrl, interceptors, defaultTimeoutMs: TIMEOUT_MS, ...tls });
       opened.set(baseUrl, transport);
     }
     return transport;

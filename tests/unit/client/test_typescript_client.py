@@ -78,6 +78,27 @@ try {
 process.exit(0);
 """
 
+TIMEOUT: Final = """
+import { createServer } from "node:http";
+import { createServer as createHttp2Server } from "node:http2";
+import { connectMesh } from "evenmesh";
+import { grpcMesh } from "evenmesh/node";
+
+const [by, ...given] = process.argv.slice(1);
+const asked = [];
+const read = ({ headers }, reply) => (asked.push(headers["grpc-timeout"] ?? headers["connect-timeout-ms"]), reply.end());
+const server = by === "grpc" ? createHttp2Server(read) : createServer(read);
+await new Promise((done) => server.listen(0, "127.0.0.1", done));
+const address = `http://127.0.0.1:${server.address().port}`;
+const addresses = { orchestrator: address, retriever: address };
+const mesh = by === "grpc" ? grpcMesh({ addresses }) : connectMesh({ baseUrl: address });
+const call = given.length ? { timeoutMs: Number(given[0]) } : {};
+await mesh.collections.listCollections({}, call).catch(() => undefined);
+await mesh.ask("q", {}, call).next().catch(() => undefined);
+console.log(JSON.stringify(asked));
+process.exit(0);
+"""
+
 
 def ran(script: str, *arguments: str, given: str = "") -> Any:
     """Run a script in Node and return what it printed, as JSON."""
@@ -178,6 +199,15 @@ def test_an_unreachable_mesh_names_its_address(by: str, service: str) -> None:
         "cancelled": False,
         "typed": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("by", "minute", "second"), [("connect", "60000", "1000"), ("grpc", "60000m", "1000m")]
+)
+def test_a_call_ends_after_a_minute_unless_it_says_otherwise(by: str, minute: str, second: str) -> None:
+    assert ran(TIMEOUT, by) == [minute] * 2
+    assert ran(TIMEOUT, by, "1000") == [second] * 2
+    assert ran(TIMEOUT, by, "0") == [None] * 2
 
 
 @contextmanager
