@@ -55,6 +55,20 @@ export function authorizing(credential: Credential): Interceptor {
   };
 }
 
+/** Yield the messages of a call, and end the call where the loop over them is left: Connect's own iterables go on. */
+async function* untilLeft<T>(call: CallOptions, open: (call: CallOptions) => AsyncIterable<T>): AsyncGenerator<T> {
+  const ended = new AbortController();
+  const end = (): void => ended.abort(call.signal?.reason);
+  if (call.signal?.aborted) end();
+  call.signal?.addEventListener("abort", end);
+  try {
+    yield* open({ ...call, signal: ended.signal });
+  } finally {
+    call.signal?.removeEventListener("abort", end);
+    end();
+  }
+}
+
 /**
  * `Converse` with one request in each stream, which browsers can send and which any server reads as a stream that has
  * ended.
@@ -93,7 +107,7 @@ export class Mesh {
    * @throws MeshError if the whole ask fails.
    */
   async *ask(question: string, options: AskOptions = {}, call: CallOptions = {}): AsyncGenerator<AskEvent> {
-    for await (const { event } of this.orchestrator.ask({ ...options, question }, call)) {
+    for await (const { event } of untilLeft(call, (ends) => this.orchestrator.ask({ ...options, question }, ends))) {
       if (event.case !== undefined) yield event;
     }
   }
@@ -107,7 +121,8 @@ export class Mesh {
    * @throws MeshError if the mesh does not take the turn, such as one of a conversation that it no longer holds.
    */
   async *turn(question: string, options: TurnOptions = {}, call: CallOptions = {}): AsyncGenerator<ConverseResponse> {
-    yield* this.#turns.converse({ ...options, ask: { ...options.ask, question } }, call);
+    const request = { ...options, ask: { ...options.ask, question } };
+    yield* untilLeft(call, (ends) => this.#turns.converse(request, ends));
   }
 
   /**

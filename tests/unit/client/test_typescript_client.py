@@ -99,6 +99,37 @@ console.log(JSON.stringify(asked));
 process.exit(0);
 """
 
+LEAVING: Final = """
+import { create, toBinary } from "@bufbuild/protobuf";
+import { createServer } from "node:http";
+import { createServer as createHttp2Server } from "node:http2";
+import { connectMesh } from "evenmesh";
+import { grpcMesh } from "evenmesh/node";
+import { AskResponseSchema, ConverseResponseSchema } from "evenmesh/gen/evenmesh/orchestrator/v1/orchestrator_service_pb";
+
+const [by, call] = process.argv.slice(1);
+const delta = { event: { case: "delta", value: { text: "one" } } };
+const [schema, event] = call === "ask" ? [AskResponseSchema, delta] : [ConverseResponseSchema, { conversationId: "c" }];
+const message = toBinary(schema, create(schema, event));
+const head = Buffer.alloc(5);
+head.writeUInt32BE(message.length, 1);
+let ended;
+const end = new Promise((done) => (ended = done));
+const answer = (_, reply) => {
+  reply.on("close", () => ended("ended"));
+  reply.writeHead(200, { "content-type": by === "grpc" ? "application/grpc+proto" : "application/connect+proto" });
+  reply.write(Buffer.concat([head, message])); // and it goes on
+};
+const server = by === "grpc" ? createHttp2Server(answer) : createServer(answer);
+await new Promise((done) => server.listen(0, "127.0.0.1", done));
+const address = `http://127.0.0.1:${server.address().port}`;
+const mesh = by === "grpc" ? grpcMesh({ addresses: { orchestrator: address } }) : connectMesh({ baseUrl: address });
+for await (const _ of mesh[call]("q")) break;
+setTimeout(() => ended("goes on"), 20_000);
+console.log(JSON.stringify(await end));
+process.exit(0);
+"""
+
 
 def ran(script: str, *arguments: str, given: str = "") -> Any:
     """Run a script in Node and return what it printed, as JSON."""
@@ -208,6 +239,12 @@ def test_a_call_ends_after_a_minute_unless_it_says_otherwise(by: str, minute: st
     assert ran(TIMEOUT, by) == [minute] * 2
     assert ran(TIMEOUT, by, "1000") == [second] * 2
     assert ran(TIMEOUT, by, "0") == [None] * 2
+
+
+@pytest.mark.parametrize("by", ["connect", "grpc"])
+@pytest.mark.parametrize("call", ["ask", "turn"])
+def test_who_leaves_the_loop_ends_the_call(by: str, call: str) -> None:
+    assert ran(LEAVING, by, call) == "ended"
 
 
 @contextmanager
