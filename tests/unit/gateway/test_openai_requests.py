@@ -16,7 +16,7 @@ from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai import pipelines
 from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest, ask_of, read
-from evenmesh_gateway.openai.rerank import RerankRequest, message_of
+from evenmesh_gateway.openai.rerank import RerankRequest, message_of, renaming
 
 
 def chat(*messages: tuple[str, Any], **fields: Any) -> tuple[pb.AskRequest, list[str]]:
@@ -155,6 +155,25 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], field: str | None) -> No
     with pytest.raises(InvalidField) as refused:
         ask_of(read(ChatRequest, {"messages": [{"role": "user", "content": "q"}], **fields}))
     assert field is None or refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("sent", "known"),
+    [
+        ("reranker", "model"),
+        ("passages[1].text", "documents[1].text"),
+        ("passages[0].text", "documents[0]"),
+        ("passages", "documents"),
+        ("top_k", "top_n"),
+        ("query", "query"),
+        ("first_stage.scores", "evenmesh.first_stage.scores"),
+    ],
+)
+def test_errors_of_the_reranker_name_what_the_caller_sent(sent: str, known: str) -> None:
+    asked = read(RerankRequest, {"model": "nope", "query": "q", "documents": ["", {"text": ""}]})
+    with pytest.raises(InvalidField) as refused, renaming(asked):
+        raise InvalidField(sent, f"{sent}: must be another")
+    assert (refused.value.field, refused.value.message) == (known, "must be another")
 
 
 def test_documents_are_passages() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.reranker.v1 import reranker_service_pb2 as pb
-from evenmesh.wire.errors import InvalidField
+from evenmesh.wire.errors import InvalidField, MeshError, restored
 from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai.pipelines import DEFAULT
 
@@ -62,6 +63,30 @@ def message_of(asked: RerankRequest) -> pb.RerankRequest:
         document = Document(text=one) if isinstance(one, str) else one
         request.passages.append(Passage(id=str(at), title=document.title, text=document.text))
     return request
+
+
+@contextmanager
+def renaming(asked: RerankRequest) -> Iterator[None]:
+    """Give errors of the reranker the name that the caller knows the field by."""
+    try:
+        yield
+    except MeshError as error:
+        if error.field is None:
+            raise
+        said = error.message.removeprefix(f"{error.field}: ")
+        field = _renamed(asked, error.field)
+        raise restored(error.code, error.reason, said, field, error.retry_after_s) from error
+
+
+def _renamed(asked: RerankRequest, name: str) -> str:
+    passage, dot, part = name.partition(".")
+    if passage.startswith("passages["):
+        document = passage.replace("passages", "documents")
+        at = int(passage.removeprefix("passages[").rstrip("]"))
+        return document if isinstance(asked.documents[at], str) else f"{document}{dot}{part}"
+    if name == "reranker" and asked.model != DEFAULT:
+        return "model"
+    return {"passages": "documents", "top_k": "top_n", "query": "query"}.get(name, f"evenmesh.{name}")
 
 
 def ranking(asked: RerankRequest, reply: pb.RerankResponse, call_id: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from evenmesh_gateway.http.bodies import check_head, largest_json, read_body
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.methods import PublicMethod, public_methods
-from evenmesh_gateway.openai import chat, embeddings, pipelines, requests
+from evenmesh_gateway.openai import chat, embeddings, pipelines, requests, rerank
 from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.errors import error_of
 from evenmesh_gateway.openai.outcome import Outcome
@@ -128,7 +128,8 @@ class OpenAiRoutes:
 
     async def _ranked(self, request: Request) -> Response:
         call, (asked, message) = await self._read(request, self._rerank, _read_rerank)
-        data = await unless_hung_up(request, self._forwarder.reply(self._rerank, message, call))
+        with rerank.renaming(asked):
+            data = await unless_hung_up(request, self._forwarder.reply(self._rerank, message, call))
         reply = reranker_pb.RerankResponse.FromString(data)
         return JSONResponse(ranking(asked, reply, f"rerank-{secrets.token_hex(16)}"))
 
