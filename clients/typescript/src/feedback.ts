@@ -7,6 +7,30 @@ import type { FeedbackSchema } from "./gen/evenmesh/reranker/v1/feedback_service
 /** Feedback to give. An `id` that is left out is made of all the rest, so that the same feedback sent again counts once. */
 export type FeedbackInit = Extract<MessageInitShape<typeof FeedbackSchema>, { $typeName?: never }>;
 
+/** Most items, ranked passages and bytes of one call; the last with room for what frames its texts. */
+const MOST = { items: 1_000, ranked: 200_000, bytes: 8_000_000 };
+
+/** Yield feedback in calls, each as large as a call may be. */
+export function* inCalls<T extends FeedbackInit>(feedback: Iterable<T>): Generator<T[]> {
+  const text = new TextEncoder();
+  let call: T[] = [];
+  let [ranked, bytes] = [0, 0];
+  for (const item of feedback) {
+    const ranking = item.ranking ?? [];
+    const { query, passageId, modelVersion, collection, agent } = item;
+    const texts = [item.id, query, passageId, modelVersion, collection, agent?.taskId, agent?.modelId, ...ranking];
+    const size = texts.reduce((sum, one) => sum + text.encode(one ?? "").length + 8, 32);
+    if (call.length && (call.length === MOST.items || ranked + ranking.length > MOST.ranked || bytes + size > MOST.bytes)) {
+      yield call;
+      [call, ranked, bytes] = [[], 0, 0];
+    }
+    call.push(item);
+    ranked += ranking.length;
+    bytes += size;
+  }
+  if (call.length) yield call;
+}
+
 /**
  * Return the id of feedback: the first 32 hexadecimal digits of the SHA-256 of its content, as JSON in Python's form.
  *

@@ -2,7 +2,7 @@ import type { DescMethodServerStreaming, DescService, MessageInitShape } from "@
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 
 import { withTypedErrors } from "./errors.js";
-import { feedbackId, type FeedbackInit } from "./feedback.js";
+import { feedbackId, inCalls, type FeedbackInit } from "./feedback.js";
 import { EvaluatorService } from "./gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
 import { GeneratorService } from "./gen/evenmesh/generator/v1/generator_service_pb.js";
 import {
@@ -126,16 +126,18 @@ export class Mesh {
   }
 
   /**
-   * Record how useful passages were to agents; one outcome for each item, in order.
+   * Record how useful passages were to agents; one outcome for each item, in order. They are sent 1,000 at a time.
    *
    * An item without an `id` gets one that is made of its content, as in the Python client: the same feedback sent again
    * is the same item, and one that is to count twice needs ids of its own. (Pages over plain HTTP of another machine
    * have no SHA-256: their ids are random.)
    *
-   * @throws MeshError if the whole batch fails.
+   * @throws MeshError if a call fails as a whole; the items of earlier ones are stored, and all may be sent again.
    */
   async giveFeedback(items: FeedbackInit[], call: CallOptions = {}): Promise<FeedbackResult[]> {
     const feedback = await Promise.all(items.map(async (item) => ({ ...item, id: item.id || (await feedbackId(item)) })));
-    return (await this.feedback.recordFeedback({ feedback }, call)).results;
+    const results: FeedbackResult[] = [];
+    for (const part of inCalls(feedback)) results.push(...(await this.feedback.recordFeedback({ feedback: part }, call)).results);
+    return results;
   }
 }

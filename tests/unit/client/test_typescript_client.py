@@ -58,6 +58,21 @@ await new Mesh(() => transport).giveFeedback(JSON.parse(text));
 console.log(JSON.stringify(sent));
 """
 
+CALLS: Final = """
+import { Mesh } from "evenmesh";
+import { createRouterTransport } from "@connectrpc/connect";
+import { FeedbackService } from "evenmesh/gen/evenmesh/reranker/v1/feedback_service_pb";
+
+const [count, length, ranked] = process.argv.slice(1).map(Number);
+const calls = [];
+const recordFeedback = ({ feedback }) => (calls.push(feedback.length), { results: feedback.map(({ id }) => ({ id })) });
+const transport = createRouterTransport(({ service }) => void service(FeedbackService, { recordFeedback }));
+const [query, ranking] = ["q".repeat(length), Array(ranked).fill("p")];
+const items = Array.from({ length: count }, (_, at) => ({ id: `${at}`, query, passageId: "p", ranking }));
+const results = await new Mesh(() => transport).giveFeedback(items);
+console.log(JSON.stringify([calls, results.length === count && results.every(({ id }, at) => id === `${at}`)]));
+"""
+
 ERROR: Final = """
 import { connectMesh, MeshError } from "evenmesh";
 import { grpcMesh } from "evenmesh/node";
@@ -208,6 +223,22 @@ def test_a_page_without_digests_draws_ids() -> None:
     ids = ran(IDS, "insecure", given=json.dumps([as_typescript(one) for one in CONTENTS.values()] * 2))
     assert len(set(ids)) == 2 * len(CONTENTS)
     assert {len(one) for one in ids} == {32}
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "ranked", "calls"),
+    [
+        (0, 1, 0, []),
+        (2001, 1, 0, [1000, 1000, 1]),
+        (401, 1, 1000, [200, 200, 1]),
+        (3, 3_000_000, 0, [2, 1]),
+        (1, 9_000_000, 0, [1]),
+    ],
+)
+def test_feedback_is_sent_in_calls_as_large_as_a_call_may_be(
+    count: int, length: int, ranked: int, calls: list[int]
+) -> None:
+    assert ran(CALLS, str(count), str(length), str(ranked)) == [calls, True]
 
 
 def test_an_id_that_is_given_stays_and_what_is_left_out_is_empty() -> None:
