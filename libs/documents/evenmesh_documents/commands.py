@@ -49,7 +49,7 @@ def ingest(
     passages: PassageOptions,
     lexical: LexicalOptions,
     collection: Annotated[
-        str | None, typer.Option("--collection", "-c", help="Collection to fill; needed but with --dry-run.")
+        str | None, typer.Option("--collection", "-c", help="Collection to fill; required without --dry-run.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and show what would be added; add nothing.")
@@ -61,9 +61,9 @@ def ingest(
 ) -> None:
     """Add documents, or files of passages, to a collection.
 
-    Documents are split into passages along their headings. What cannot be read is named, and the rest goes
-    on. Replace passages with the same id. A single file of passages is added whole or not at all; documents
-    in parts, of which each is durable once it is added.
+    Split documents into passages along their headings. Name what cannot be read, and continue with the rest.
+    Replace passages with the same id. A single file of passages is added whole or not at all. Documents are
+    added in parts; each part is durable once it is added.
     """
     from evenmesh import Client
     from evenmesh_documents.gathering import Spool, gather

@@ -25,9 +25,9 @@ def fetch_models(
 ) -> None:
     """Fetch models from the hub or a bucket into a folder.
 
-    Their files are weights (safetensors), configuration and tokenizer. What is already there is left. A token
-    for the hub is read from HF_TOKEN, credentials of a bucket from the variables of its own tools. Settings
-    of services then name the folders.
+    Their files are weights (safetensors), configuration and tokenizer. A folder that exists is not fetched
+    again. A token for the hub is read from HF_TOKEN, credentials of a bucket from the variables of its own
+    tools. Name the folders in the settings of services.
     """
     from evenmesh_documents.model_files import FetchError, NamedModel, fetch_all
 

@@ -91,7 +91,7 @@ class PassageOptions:
         ),
     ] = None
     overlap: Annotated[
-        int, typer.Option(help="Most of a passage that the next repeats; at most half of it.")
+        int, typer.Option(help="Most tokens or words that the next passage repeats; at most half of --size.")
     ] = 0
     tokenizer: Annotated[
         str | None,
@@ -106,7 +106,7 @@ class PassageOptions:
         typer.Option(
             metavar="RULE",
             help="Who provides a passage: folder, domain, field:NAME, column:NAME, pattern:REGEX or "
-            "value:TEXT; may be repeated, the first to find one counts. Default: field:provider, domain, "
+            "value:TEXT. May be repeated; the first that finds one counts. Default: field:provider, domain, "
             "folder.",
         ),
     ] = None
@@ -114,7 +114,7 @@ class PassageOptions:
         list[str] | None,
         typer.Option(metavar="NAME=RULE", help="Another attribute, by such a rule. May be repeated."),
     ] = None
-    base_url: Annotated[str, typer.Option(help="What stands before addresses, so that they open.")] = ""
+    base_url: Annotated[str, typer.Option(help="Text before addresses, so that they open in a browser.")] = ""
 
     def attribution(self) -> "Attribution":
         """Return the rules for attributes.

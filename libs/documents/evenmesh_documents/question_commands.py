@@ -16,7 +16,7 @@ def fetch_questions(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the files.")],
     qrels: Annotated[
         str | None,
-        typer.Option(metavar="DATA_SET", help="Data set with the judgements, where it is another one."),
+        typer.Option(metavar="DATA_SET", help="Data set with the judgements, if it is a different one."),
     ] = None,
     min_grade: Annotated[int, typer.Option(min=1, help="Least grade of a gold passage.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,

@@ -45,7 +45,7 @@ def sources() -> typer.Typer:
     """Return ``evenmesh sources``."""
     return group(
         "sources",
-        "Keep collections in step with their sources.",
+        "Keep collections up to date with their sources.",
         add,
         sync,
         list_,
@@ -75,7 +75,7 @@ def add(
     change: Annotated[bool, typer.Option("--replace", help="Replace the source of this name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the source as JSON.")] = False,
 ) -> None:
-    """Name a source of a collection; nothing is read before it is synced."""
+    """Define a source of a collection; `evenmesh sources sync` reads it."""
     from evenmesh_documents.syncing import source_file
 
     screen = Screen()
@@ -105,11 +105,11 @@ def sync(
     watch: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Look again so often, and sync what may have changed, until Ctrl-C."
+            metavar="SECONDS", help="Time between two looks; sync what may have changed, until Ctrl-C."
         ),
     ] = None,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Take a source without any file as empty, not as absent.")
+        bool, typer.Option("--allow-empty", help="Treat a source without any file as empty, not as absent.")
     ] = False,
     jobs: Annotated[
         int | None,
@@ -121,10 +121,10 @@ def sync(
     file: FileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each sync.")] = False,
 ) -> None:
-    """Make collections say what their sources say: add, replace and remove what differs.
+    """Bring collections up to date with their sources: add, replace and remove passages.
 
-    Passages of a file that is missing stay for the grace of the source. Whatever ends a sync in between, the
-    next does the rest.
+    Passages of a missing file stay for the grace of the source. If a sync is interrupted, the next one does
+    the rest.
     """
     from evenmesh_documents.syncing.watching import Watched
 
@@ -193,7 +193,7 @@ def remove(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sources to remove.")],
     collection: Annotated[
         str | None,
-        typer.Option("--collection", "-c", help="Their collection, where the file does not have the source."),
+        typer.Option("--collection", "-c", help="Their collection, if the file does not have the source."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep-passages", help="Forget the source; leave its passages in the collection.")

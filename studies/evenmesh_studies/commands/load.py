@@ -66,7 +66,7 @@ def _options(
         float, typer.Option(min=0.001, max=86_400, help="Deadline of a call in seconds.")
     ] = 60.0,
     seconds: Annotated[float, typer.Option(help="Shortest step in seconds.")] = 30.0,
-    calls: Annotated[int, typer.Option(help="Calls per step: a step is long enough for so many.")] = 100,
+    calls: Annotated[int, typer.Option(help="Calls per step; a step lasts long enough for them.")] = 100,
     longest: Annotated[float, typer.Option(help="Longest step in seconds, whatever --calls is.")] = 300.0,
     warm_up: Annotated[int, typer.Option(help="Calls before the first step, not counted.")] = 8,
     seed: Seed = 0,

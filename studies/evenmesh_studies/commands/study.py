@@ -54,7 +54,7 @@ TrainedOn = Annotated[
     typer.Option(
         "--trained-on",
         metavar="MODEL=FOLDER",
-        help="Folder of a served model's own training, for what it has seen. May be repeated; the bundled "
+        help="Training folder of a served model, to find what it has seen. May be repeated; the bundled "
         "models are known.",
     ),
 ]

@@ -127,7 +127,7 @@ def key(
 ) -> None:
     """Make a key that signs statements, and print its public key, which verifies them.
 
-    Hand the public key to who verifies. To change keys, add the new public key to their files first.
+    Give the public key to those who verify. To change keys, add the new public key to their files first.
     """
     from evenmesh.statements import new_key
 
@@ -145,7 +145,7 @@ def key(
 def balance(
     collection: Annotated[str, typer.Argument(help="The collection.")],
     half_life: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="After which an ask counts half. Default: 30.")
+        float | None, typer.Option(metavar="DAYS", help="Days after which an ask counts half. Default: 30.")
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Forget what its providers are owed.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Number of providers.")] = 20,

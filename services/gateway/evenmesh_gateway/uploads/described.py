@@ -50,22 +50,20 @@ def paths() -> dict[str, Any]:
                         },
                     },
                     _query(
-                        "provider", _rules(), "Rules that name the provider; the first to find one counts."
+                        "provider", _rules(), "Rules that name the provider; the first that finds one counts."
                     ),
                     _query("attribute", _rules(), "Rules of other attributes, each NAME=RULE."),
                     _query(
                         "size",
                         {"type": "integer", "minimum": 16, "maximum": 2048},
-                        "Most that a passage has. Unit: tokens of the gateway's tokenizer, or words.",
+                        "Largest passage. Unit: tokens of the gateway's tokenizer, or words.",
                     ),
                     _query(
                         "overlap",
                         {"type": "integer", "minimum": 0, "maximum": 1024},
-                        "Most of a passage that the next repeats, at most half of `size`. Default: 0.",
+                        "Tokens or words that the next passage repeats, at most half of `size`. Default: 0.",
                     ),
-                    _query(
-                        "base_url", {"type": "string", "maxLength": 1024}, "What stands before addresses."
-                    ),
+                    _query("base_url", {"type": "string", "maxLength": 1024}, "Text before addresses."),
                     _query("dry_run", _flag(False), "Read and answer what would be added; add nothing."),
                     _query("create", _flag(True), "Create the collection if it is missing."),
                     _query("wait", _flag(True), "Answer once all passages have vectors."),
