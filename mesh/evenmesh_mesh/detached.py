@@ -143,7 +143,7 @@ def _find(home: Path) -> MeshState | None:
         if (state := read_running(home)) is not None:
             return state
         if time.monotonic() > deadline:
-            raise MeshStopError(f"the mesh under {home} does not say who it is; try again")
+            raise MeshStopError(f"the mesh under {home} is still starting or already ending; try again")
         time.sleep(_POLL_S)
     return None
 

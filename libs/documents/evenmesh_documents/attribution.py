@@ -58,7 +58,7 @@ class Rule:
             try:
                 groups = re.compile(argument).groups
             except re.error as exc:
-                raise ValueError(f"{argument!r} is no regular expression: {exc}") from exc
+                raise ValueError(f"{argument!r} is not a regular expression: {exc}") from exc
             if groups != 1:
                 raise ValueError(f"{argument!r} must have one group, has {groups}")
         return cls(kind, argument)

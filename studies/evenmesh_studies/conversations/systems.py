@@ -148,7 +148,7 @@ class EndpointSystem:
         except ValueError as error:
             raise _unreadable("it is not JSON") from error
         if not isinstance(found, dict):
-            raise _unreadable("it is no JSON object")
+            raise _unreadable("it is not a JSON object")
         return found
 
 

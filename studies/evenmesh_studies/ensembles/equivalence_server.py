@@ -133,7 +133,7 @@ def classified(reply: object, count: int) -> list[float]:
         MalformedReply: it is something else, or which label counts is not clear.
     """
     if not isinstance(reply, list) or len(reply) != count:
-        raise MalformedReply(f"the classifier's reply is no list of {count} results")
+        raise MalformedReply(f"the classifier's reply is not a list of {count} results")
     return [_of_labels(one) for one in reply]
 
 

@@ -80,7 +80,7 @@ def test_a_file_that_is_none_is_named(lines: list[bytes], said: str) -> None:
         (b"\xff", "is not UTF-8 at byte 1"),
         (b"[]", "must be a JSON object"),
         (b"{}", "has no 'query'"),
-        (json.dumps({**LINE, "score": 1}).encode(), "has 'score', which is no field"),
+        (json.dumps({**LINE, "score": 1}).encode(), "has an unknown field: 'score'"),
         (json.dumps({**LINE, "usefulness": "1"}).encode(), "'usefulness' must be a number"),
         (json.dumps({**LINE, "usefulness": True}).encode(), "'usefulness' must be a number"),
         (json.dumps({**LINE, "usefulness": float("nan")}).encode(), "'usefulness' must be a number"),

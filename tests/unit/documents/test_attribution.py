@@ -41,7 +41,7 @@ def test_a_rule_finds_its_value(rule: str, value: str) -> None:
         ("nonsense", "must be folder, domain, field:NAME"),
         ("field", "must be folder"),
         ("folder:x", "must be folder"),
-        ("pattern:(", "is no regular expression"),
+        ("pattern:(", "is not a regular expression"),
         ("pattern:x", "must have one group, has 0"),
     ],
 )

@@ -236,7 +236,7 @@ def test_an_address_in_the_url_is_checked_too(site: Site) -> None:
     "url", ["http://", "http:///a", "https://user:secret@e.example/", "http://e.example:x/"]
 )
 def test_what_is_no_address_is_refused_before_anything_is_asked(url: str) -> None:
-    with pytest.raises(PathError, match="is no address of http or https"):
+    with pytest.raises(PathError, match="is not an http or https address"):
         list(find_site(url, HERE))
 
 
@@ -250,7 +250,7 @@ BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><urlset><url><loc>
 )
 def test_what_is_no_sitemap_is_said(site: Site, body: bytes) -> None:
     site.page("/sitemap.xml", body, "application/xml")
-    with pytest.raises(PathError, match=r"no sitemap|neither page, sitemap nor feed"):
+    with pytest.raises(PathError, match=r"not a sitemap|neither page, sitemap nor feed"):
         list(find_site(f"{site.url}/sitemap.xml", HERE))
 
 

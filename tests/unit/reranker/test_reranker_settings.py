@@ -44,7 +44,7 @@ def test_servers_may_be_there_beside_another_default(monkeypatch: pytest.MonkeyP
         ({"REMOTE_CHECK_S": "0"}, r"REMOTE_CHECK_S=0: .*>= 0\.1"),
         ({"REMOTE_IN_FLIGHT": "0"}, "REMOTE_IN_FLIGHT=0: .*>= 1"),
         ({"REMOTE_IDLE_S": "-1"}, "REMOTE_IDLE_S=-1: "),
-        ({"REMOTE_URLS": "localhost:8080"}, "REMOTE_URLS=.*is no base URL"),
+        ({"REMOTE_URLS": "localhost:8080"}, "REMOTE_URLS=.*is not a base URL"),
         ({"REMOTE_MODEL": "m" * 257}, "REMOTE_MODEL=m+: .*256"),
     ],
 )

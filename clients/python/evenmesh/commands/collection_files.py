@@ -37,7 +37,7 @@ def check_parquet(file: Path) -> None:
     if file.exists():
         raise CommandError(f"{file} exists; name a new file")
     if file.suffix not in ("", ".parquet"):
-        raise CommandError(f"{file}: what is written is Parquet; name it {file.stem}.parquet")
+        raise CommandError(f"{file}: the command writes Parquet; name the file {file.stem}.parquet")
 
 
 def export(

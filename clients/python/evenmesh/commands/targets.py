@@ -35,7 +35,7 @@ def read_target(text: str, client: "Client", collection: str | None) -> "GroupTa
     if said in ("", "uniform", "collection"):
         if collection is None:
             raise CommandError(
-                f"{text!r} needs --collection, whose groups are looked up; or name them: {attribute}=A:1,B:1",
+                f"{text!r} needs --collection, to look up its groups; or name them: {attribute}=A:1,B:1",
                 USAGE,
             )
         return _of_collection(client, collection, attribute, own=said == "collection", divergence=divergence)

@@ -292,7 +292,7 @@ def from_record(record: Any) -> Feedback:
         if name not in record:
             raise ValueError(f"has no {name!r}")
     if unknown := sorted(record.keys() - {*_TEXTS, *_REQUIRED, "ranking"}):
-        raise ValueError(f"has {unknown[0]!r}, which is no field of feedback")
+        raise ValueError(f"has an unknown field: {unknown[0]!r}")
     for name in _TEXTS:
         if not isinstance(record.get(name, ""), str):
             raise ValueError(f"{name!r} must be a string")

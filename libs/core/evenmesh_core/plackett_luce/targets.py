@@ -179,7 +179,7 @@ def _check_order(scores: FloatArray, relevance: FloatArray) -> None:
         raise InvalidInput(
             f"relevance[{place}]",
             float(relevance[place]),
-            "what grows with the scores and is equal where they are",
+            "values that grow with the scores and are equal for equal scores",
         )
 
 

@@ -96,7 +96,7 @@ def find_site(url: str, options: SiteOptions, resolver: Resolver = resolve) -> I
         raise PathError(f"{url}: needs httpx, which is not installed: pip install httpx") from exc
     host = _host(url)
     if not host:
-        raise PathError(f"{url}: is no address of http or https")
+        raise PathError(f"{url}: is not an http or https address")
     transport: httpx.BaseTransport = httpx.HTTPTransport(
         trust_env=False, limits=httpx.Limits(max_connections=8, max_keepalive_connections=0)
     )
@@ -169,7 +169,7 @@ def _listed(site: "_Site", url: str, root: Element) -> Iterator[Found]:
         for one in sitemaps:
             found = parsed_sitemap(site.get(one, MAX_SITEMAP_BYTES)[0])
             if _name(found) != "urlset":
-                raise UnreadableError("lists what is no sitemap")
+                raise UnreadableError("lists something that is not a sitemap")
             _collect(found, pages)
     except UnreadableError as exc:
         # A part of a list is no list: whoever syncs would take the pages of the rest as missing.
@@ -331,13 +331,13 @@ def parsed_sitemap(data: bytes) -> Element:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
                 data = stream.read(MAX_SITEMAP_BYTES + 1)
         except (OSError, EOFError, ValueError, zlib.error) as exc:
-            raise UnreadableError("is no sitemap: it cannot be unpacked") from exc
+            raise UnreadableError("is not a sitemap: it cannot be unpacked") from exc
         if len(data) > MAX_SITEMAP_BYTES:
             raise UnreadableError(f"unpacks to more than {MAX_SITEMAP_BYTES:,} bytes")
     try:
         root: Element = fromstring(data, forbid_dtd=True)
     except (ParseError, DefusedXmlException, ValueError, LookupError, RecursionError) as exc:
-        raise UnreadableError("is no sitemap: it is not XML, or declares a document type") from exc
+        raise UnreadableError("is not a sitemap: it is not XML, or declares a document type") from exc
     return root
 
 
@@ -368,7 +368,7 @@ def _plain(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError as exc:
-        raise UnreadableError("leads to what is no address") from exc
+        raise UnreadableError("leads to an invalid address") from exc
     return urlunsplit((parts.scheme.lower(), parts.netloc.lower(), parts.path or "/", parts.query, ""))
 
 

@@ -217,7 +217,7 @@ class _Parser:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
             self.usable = False
-            raise UnreadableError("ended its parser with a reply that is none") from exc
+            raise UnreadableError("ended its parser, which sent an invalid reply") from exc
         finally:
             timer.cancel()
 

@@ -28,7 +28,7 @@ def read(source: Source) -> Document:
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), dialect=_dialect(source, text)))
     except csv.Error as exc:
-        raise UnreadableError(f"is no table: {exc}") from exc
+        raise UnreadableError(f"is not a table: {exc}") from exc
     finally:
         csv.field_size_limit(before)
     outline.add(Kind.TABLE, tables.markdown(rows))

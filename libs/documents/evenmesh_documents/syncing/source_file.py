@@ -114,7 +114,7 @@ def parsed(data: bytes, path: Path) -> dict[str, NamedSource]:
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError, AttributeError) as exc:
         place = getattr(exc, "problem_mark", None)
         where = "" if place is None else f"line {place.line + 1}: "
-        raise SourceFileError(f"{path}: {where}is no YAML") from exc
+        raise SourceFileError(f"{path}: {where}is not YAML") from exc
     stated = values.get("sources") if isinstance(values, dict) else None
     if not isinstance(stated, dict) or len(values) != 1:
         raise SourceFileError(f"{path}: must have `sources`, and sources by name below it")
@@ -157,7 +157,7 @@ def absolute(path: str, folder: Path) -> str:
     try:
         return str(folder.absolute() / Path(path).expanduser())
     except RuntimeError as exc:
-        raise ValueError(f"{path}: nobody here has that home") from exc
+        raise ValueError(f"{path}: this machine has no user of that name") from exc
 
 
 def made(

@@ -137,7 +137,7 @@ def check_url(url: str) -> None:
     if "@" in parts.netloc:
         raise RemoteOptionError("urls", "a base URL must not hold a user or password; name a key file")
     if parts.scheme not in _SCHEMES or not parts.hostname or not port_is_one:
-        raise RemoteOptionError("urls", f"{url!r} is no base URL; http://HOST:PORT/v1 is one")
+        raise RemoteOptionError("urls", f"{url!r} is not a base URL, such as http://HOST:PORT/v1")
     if speaks_grpc(url) and parts.path not in ("", "/"):
         raise RemoteOptionError("urls", f"{url!r} must have no path: grpc://HOST:PORT is one of gRPC")
     if (

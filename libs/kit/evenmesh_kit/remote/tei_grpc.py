@@ -137,7 +137,7 @@ class TeiGrpcClient(RemoteClient):
         try:
             return answer.FromString(reply)  # gRPC for asyncio would return None for what it cannot decode
         except DecodeError:
-            raise MalformedReply("the model server's reply is none of TEI") from None
+            raise MalformedReply("the model server's reply is not one of TEI") from None
 
     def _channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
         """Return the channel to a server, which connects again by itself."""

@@ -52,7 +52,7 @@ def read_journal(path: Path) -> StoredJournal:
                 done.append(entry["piece"])
                 facts |= entry.get("facts", {})
         except (ValueError, KeyError, TypeError) as error:
-            raise FileError(path, number, "is no line of a journal") from error
+            raise FileError(path, number, "is not a line of a journal") from error
     if settings is None:
         raise FileError(path, None, "is empty")
     return StoredJournal(settings, tuple(done), facts)
@@ -186,7 +186,7 @@ class Journal:
                 self._facts |= entry.get("facts", {})
                 return
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as exc:
-            raise FileError(self.path, number, "is no line of a journal") from exc
+            raise FileError(self.path, number, "is not a line of a journal") from exc
         if version != VERSION:
             raise FileError(self.path, number, f"is of version {version}; this program writes {VERSION}")
         other = [

@@ -237,7 +237,7 @@ def _list(path: Path, content: object, problems: list[FileError]) -> list[Mappin
             problems.append(FileError(path, None, "has no list of objects"))
         return []
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        problems.append(FileError(path, None, "is no list of objects"))
+        problems.append(FileError(path, None, "is not a list of objects"))
         return []
     return content
 

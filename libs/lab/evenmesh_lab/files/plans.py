@@ -141,9 +141,9 @@ def read_plan(path: Path) -> Plan:
     try:
         return Plan.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise FileError(path, None, f"is no TOML: {error}") from None
+        raise FileError(path, None, f"is not TOML: {error}") from None
     except RecursionError:
-        raise FileError(path, None, "is no TOML: it is nested too deep") from None
+        raise FileError(path, None, "is not TOML: it is nested too deep") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the plan"

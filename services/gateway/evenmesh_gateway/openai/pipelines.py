@@ -60,9 +60,7 @@ def choose(request: pb.AskRequest, name: str) -> None:
     """
     head, *parts = name.split("/", len(PARTS))
     if head != DEFAULT or "" in parts:
-        raise NotFound(
-            "model", f"there is no model {name[:256]!r}; GET /v1/models lists those that there are"
-        )
+        raise NotFound("model", f"there is no model {name[:256]!r}; GET /v1/models lists the models")
     for field, value in zip(PARTS, parts, strict=False):
         if value == _ANY:
             continue

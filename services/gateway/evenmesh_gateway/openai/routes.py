@@ -166,9 +166,7 @@ class OpenAiRoutes:
         call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
         name = request.path_params["name"]
         if not pipelines.made_of(name, *await self._parts(call)):
-            raise NotFound(
-                "model", f"there is no model {name[:256]!r}; GET {MODELS} lists those that there are"
-            )
+            raise NotFound("model", f"there is no model {name[:256]!r}; GET {MODELS} lists the models")
         return JSONResponse(_model(name))
 
     async def _parts(self, call: Call) -> tuple[list[str], list[str], list[str]]:

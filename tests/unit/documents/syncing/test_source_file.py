@@ -80,7 +80,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sources: [", "line 1: is no YAML"),
+        ("sources: [", "line 1: is not YAML"),
         ("", "must have `sources`"),
         ("[]", "must have `sources`"),
         ("sources: {}\nmore: 1", "must have `sources`"),

@@ -84,7 +84,7 @@ def test_a_file_that_lost_something_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "a.journal").write_text("something else\n")
-    with pytest.raises(FileError, match=":1: is no line of a journal"), _journal(tmp_path):
+    with pytest.raises(FileError, match=":1: is not a line of a journal"), _journal(tmp_path):
         pass
 
 

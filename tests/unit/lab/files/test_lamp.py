@@ -160,7 +160,8 @@ def test_other_files_are_reported(write: Write, tmp_path: Path) -> None:
     missing = read_lamp(questions, tmp_path / "none.json", "LaMP-4")
     assert missing.problems[0].message == "No such file or directory"
     assert (
-        "is no list of objects" in read_lamp(write("o.json", '{"id": 1}'), task="LaMP-4").problems[0].message
+        "is not a list of objects"
+        in read_lamp(write("o.json", '{"id": 1}'), task="LaMP-4").problems[0].message
     )
 
 

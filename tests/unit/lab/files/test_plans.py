@@ -72,8 +72,8 @@ def test_a_plan_that_was_written_afterwards_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("title = ", "is no TOML"),
-        ("x = " + "[" * 5_000, "is no TOML"),
+        ("title = ", "is not TOML"),
+        ("x = " + "[" * 5_000, "is not TOML"),
         (PLAN.replace('question = "Is it so?"\n', ""), "question: Field required"),
         (PLAN.replace("queries = 34", "queries = 0"), "data.0.queries: .*greater than or equal to 1"),
         (PLAN.replace('name = "b"', 'name = "a"'), "'a' is there twice"),

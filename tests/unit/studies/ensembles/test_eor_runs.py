@@ -202,7 +202,7 @@ def test_a_report_is_of_the_questions_that_were_asked(plan: EnsemblePlan, tmp_pa
     path.write_text('{"query_id": "q", "question": "?", "references": ["x"]}\n')
     assert plan.changed_datasets(stored) == [f"{path}: the run was not asked these questions as 'two'"]
     (tmp_path / "eor.journal").write_text("[]\n")
-    with pytest.raises(FileError, match="is no line of a journal"):
+    with pytest.raises(FileError, match="is not a line of a journal"):
         read_stored(tmp_path, "eor")
     with pytest.raises(FileError, match="No such file"):
         read_stored(tmp_path / "none", "eor")

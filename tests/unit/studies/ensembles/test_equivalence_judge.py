@@ -209,8 +209,8 @@ def test_a_chat_server_says_yes_or_no_with_its_probability() -> None:
 @pytest.mark.parametrize(
     ("server", "reply", "why"),
     [
-        ("tei", [], "no list of 1 results"),
-        ("tei", {"error": "x"}, "no list of 1 results"),
+        ("tei", [], "not a list of 1 results"),
+        ("tei", {"error": "x"}, "not a list of 1 results"),
         ("tei", [[]], "one label or two"),
         (
             "tei",
@@ -258,7 +258,7 @@ def test_the_command_judges_with_a_server_and_names_its_failures(
     assert main([*command, "--answer-equivalence-url", url]) != 0
     assert "cannot be reached" in capsys.readouterr().err
     for option, value, why in (
-        ("--answer-equivalence-url", "ftp://x", "is no base URL"),
+        ("--answer-equivalence-url", "ftp://x", "is not a base URL"),
         ("--answer-equivalence-server", "grpc", "allowed: tei, openai"),
         ("--answer-equivalence-server", "openai", "the model's name at the server"),
     ):

@@ -102,12 +102,12 @@ class Interface:
         for choice in _choices(fields):
             piece = _object(choice.get("delta") or {}).get("content") if self.chat else choice.get("text")
             if piece is not None and not isinstance(piece, str):
-                raise MalformedReply("the model server sent a piece of text that is none")
+                raise MalformedReply("the model server sent an invalid piece of text")
             text += piece or ""
             finish = choice.get("finish_reason") or finish
             log_probability = _added(log_probability, self._log_probability(choice))
         if finish is not None and not isinstance(finish, str):
-            raise MalformedReply("the model server sent a reason to finish that is none")
+            raise MalformedReply("the model server sent an invalid reason to finish")
         return Chunk(
             text,
             finish,
@@ -237,7 +237,7 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise MalformedReply("the model server sent a log-probability that is no number")
+        raise MalformedReply("the model server sent a log-probability that is not a number")
     return float(value)
 
 
@@ -245,7 +245,7 @@ def _count(value: Any) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise MalformedReply("the model server sent a number of tokens that is none")
+        raise MalformedReply("the model server sent an invalid number of tokens")
     return value
 
 
