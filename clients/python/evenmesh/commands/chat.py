@@ -293,7 +293,7 @@ class _TurnView:
         """Show one event."""
         from evenmesh.commands.views import show_confidence
         from evenmesh.types.conversation import ConversationReport, LookedFor
-        from evenmesh.types.events import Answer, Degraded, Delta, Failed, Retrieved
+        from evenmesh.types.events import Answer, Degraded, Delta, Done, Failed, Retrieved
 
         if isinstance(event, ConversationReport):
             self.report = event
@@ -320,6 +320,8 @@ class _TurnView:
                 self._screen.note(f"! {message} ({reason})", style="yellow")
             case ConversationReport():
                 self._screen.line(_summary(event), style="dim")
+            case Done(seed=int(seed)):
+                self._screen.note(f"seed {seed}")
             case _:
                 pass
 
