@@ -24,7 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 from evenmesh.common.v1 import common_pb2
 from tests.fuzz import recipes, wire
 from tests.fuzz.mesh import RPCS, FuzzMesh, Held, Rpc
-from tests.support.methods import LOST_STATUS
+from tests.support.methods import LOST_STATUS, calls_of
 
 FINDINGS: Final = Path(__file__).with_name("findings") / "rpcs.jsonl"
 """Requests that were once taken wrongly."""
@@ -184,13 +184,7 @@ async def send(
 
 async def _send(mesh: FuzzMesh, rpc: Rpc, sent: Case, *, leave: bool, metadata: Any) -> tuple[str, str]:
     channel = mesh.channels[rpc.server]
-    kinds: dict[tuple[bool, bool], Any] = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }
-    multi = kinds[rpc.method.client_streaming, rpc.method.server_streaming](rpc.path)
+    multi = calls_of(channel, rpc.method)(rpc.path)
     call = multi(_each(sent) if rpc.takes_many else sent[0], timeout=TIMEOUT_S, metadata=metadata)
     replies: list[bytes] = []
     try:

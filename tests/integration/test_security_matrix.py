@@ -49,7 +49,7 @@ from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.__main__ import RetrieverService
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.lifecycle import Idle
-from tests.support.methods import METHODS
+from tests.support.methods import METHODS, calls_of
 
 ROLES: Final = {name: roles_of(name) for name in METHODS}
 TENANTS: Final = ("acme", "other")
@@ -172,13 +172,7 @@ async def _ended(channel: grpc.aio.Channel, name: str, metadata: Any) -> tuple[s
     """The reason and the words with which a call ends."""
     method = METHODS[name]
     request = iter([b""]) if method.client_streaming else b""
-    kind = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }[method.client_streaming, method.server_streaming]
-    call = kind(name)(request, timeout=60, metadata=metadata)
+    call = calls_of(channel, method)(name)(request, timeout=60, metadata=metadata)
     try:
         if method.server_streaming:
             await call.read()
@@ -411,13 +405,7 @@ class World:
         method = METHODS[f"/evenmesh.{name}"]
         channel = self._channels[tenant, name.split(".")[0]]
         reply = message_factory.GetMessageClass(method.output_type)
-        kind = {
-            (False, False): channel.unary_unary,
-            (False, True): channel.unary_stream,
-            (True, False): channel.stream_unary,
-            (True, True): channel.stream_stream,
-        }[method.client_streaming, method.server_streaming]
-        call = kind(
+        call = calls_of(channel, method)(
             f"/evenmesh.{name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=reply.FromString,

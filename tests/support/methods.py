@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.descriptor import MethodDescriptor
 
@@ -33,3 +33,11 @@ METHODS: Final[Mapping[str, MethodDescriptor]] = {
     for method in service.methods
 }
 """By path."""
+
+
+def calls_of(channel: Any, method: MethodDescriptor) -> Any:
+    """Return what makes a method's calls from its path: ``channel.unary_unary``, ``channel.stream_unary`` …"""
+    asked, answered = (
+        "stream" if many else "unary" for many in (method.client_streaming, method.server_streaming)
+    )
+    return getattr(channel, f"{asked}_{answered}")
