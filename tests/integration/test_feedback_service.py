@@ -11,8 +11,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
@@ -20,7 +18,7 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from evenmesh.wire.channel import connect
-from evenmesh_kit.rpc.server import MeshServer
+from evenmesh.wire.errors import from_rpc_error
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.backends.sql.database import Database
@@ -32,6 +30,7 @@ from evenmesh_reranker.servicer import RERANKER
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
+from tests.support.whole_service import server_of
 
 TIMEOUT = 120
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
@@ -74,10 +73,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
                 "cpu_engine": "torch",
             } | fields  # tiny models
             settings = RerankerSettings(**given)
-            telemetry = Telemetry.disabled()
-            service = RerankerService(settings, telemetry)
-            server = MeshServer("reranker", settings, service.registrations, service, telemetry=telemetry)
-            await stack.enter_async_context(server)
+            service = RerankerService(settings, Telemetry.disabled())
+            server = await stack.enter_async_context(server_of("reranker", settings, service))
             channel = connect(server.address, service=RERANKER)
             stack.push_async_callback(channel.close)
             return channel
@@ -128,14 +125,6 @@ async def _models(channel: grpc.aio.Channel, **fields: Any) -> list[pb.RerankerM
 async def _status(channel: grpc.aio.Channel, **fields: Any) -> pb.GetTrainingStatusResponse:
     request = pb.GetTrainingStatusRequest(**fields)
     return await FeedbackServiceStub(channel).GetTrainingStatus(request, timeout=TIMEOUT)
-
-
-def _reason(error: grpc.RpcError) -> str:
-    for detail in rpc_status.from_call(error).details:
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info):
-            return info.reason
-    return ""
 
 
 async def test_feedback_is_kept_without_a_learned_model(serve: Serve) -> None:
@@ -272,7 +261,10 @@ async def test_agents_are_registered_listed_and_known(
     assert (await register(ANN)).num_feedback == 1
     with pytest.raises(grpc.aio.AioRpcError, match="limit of 2 registered agents is reached") as caught:
         await register(common_pb2.Agent(task_id="t", model_id="m"))
-    assert (caught.value.code(), _reason(caught.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
+    assert (caught.value.code(), from_rpc_error(caught.value).reason) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "QUOTA",
+    )
     for agent in (common_pb2.Agent(task_id="t"), common_pb2.Agent(model_id="m")):
         with pytest.raises(grpc.aio.AioRpcError, match="must be 1 to 128 bytes"):
             await register(agent)
@@ -311,7 +303,7 @@ async def test_versions_are_promoted_and_rolled_back_while_serving(
         grpc.aio.AioRpcError, match="there is no earlier version that can be served"
     ) as caught:
         await _rollback(channel)
-    assert _reason(caught.value) == "NO_EARLIER_MODEL"
+    assert from_rpc_error(caught.value).reason == "NO_EARLIER_MODEL"
     with pytest.raises(grpc.aio.AioRpcError, match="there is no version 'nope'") as caught:
         await _promote(channel, "nope")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
@@ -360,7 +352,7 @@ async def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves(
         grpc.aio.AioRpcError, match=rf"version {bad} cannot be served: model.safetensors has"
     ) as caught:
         await _promote(channel, bad)
-    assert (caught.value.code(), _reason(caught.value)) == (
+    assert (caught.value.code(), from_rpc_error(caught.value).reason) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "DAMAGED_MODEL",
     )
@@ -401,7 +393,7 @@ async def test_an_agent_gets_its_own_version(
     channel = await serve(agent_memory_mb=1)
     with pytest.raises(grpc.aio.AioRpcError, match=f"changes version {base}, which does not serve") as caught:
         await _promote(channel, adapter)
-    assert _reason(caught.value) == "BASE_NOT_SERVED"
+    assert from_rpc_error(caught.value).reason == "BASE_NOT_SERVED"
     await _promote(channel, base)
     of_all = list((await _rerank(channel, BOB)).scores)
     seen = {}

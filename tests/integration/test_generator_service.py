@@ -14,8 +14,6 @@ from typing import Any
 import grpc
 import pytest
 import torch
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1 import generator_service_pb2 as pb
@@ -25,6 +23,7 @@ from evenmesh.generator.v1.generator_service_pb2_grpc import (
 )
 from evenmesh.wire.channel import connect, connect_sync
 from evenmesh.wire.credentials import Credential
+from evenmesh.wire.errors import from_rpc_error
 from evenmesh.wire.security import ChannelSecurity
 from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.backends.in_process import InProcessModel
@@ -47,6 +46,7 @@ from tests.support.lifecycle import Idle
 from tests.support.started import Start, end_in_one_line, serving, starting
 from tests.support.tiny_models import SENTENCES
 from tests.support.waiting import until
+from tests.support.whole_service import server_of
 
 QUESTION = SENTENCES[0]
 PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
@@ -74,11 +74,7 @@ async def stub(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[Any]:
         device="cpu",
         delta_interval_ms=0,
     )
-    service = GeneratorService(settings)
-    telemetry = Telemetry.disabled()
-    async with MeshServer(
-        "generator", settings, service.registrations, service, telemetry=telemetry
-    ) as server:
+    async with server_of("generator", settings, GeneratorService(settings)) as server:
         channel = connect(server.address, service=NAME)
         yield GeneratorServiceStub(channel)
         await channel.close()
@@ -93,20 +89,6 @@ async def _stream(stub: Any, request: pb.GenerateRequest) -> tuple[list[str], pb
     parts = [part async for part in stub.Generate(request, timeout=TIMEOUT)]
     assert [part.WhichOneof("part") for part in parts] == ["delta"] * (len(parts) - 1) + ["answer"]
     return [part.delta for part in parts[:-1]], parts[-1].answer
-
-
-def _details(error: grpc.RpcError) -> tuple[list[str], str]:
-    """Violated fields and reason of an error."""
-    fields: list[str] = []
-    reason = ""
-    for detail in rpc_status.from_call(error).details:
-        bad, info = error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
-        if detail.Unpack(bad):
-            fields = [violation.field for violation in bad.field_violations]
-        elif detail.Unpack(info):
-            reason = info.reason
-            assert info.domain == "evenmesh"
-    return fields, reason
 
 
 async def test_an_answer_is_streamed(stub: Any) -> None:
@@ -269,7 +251,7 @@ async def test_bad_requests_name_their_field(stub: Any) -> None:
     for fields, code, field in BAD:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await _stream(stub, _request(**fields))
-        assert (caught.value.code(), _details(caught.value)[0]) == (code, [field]), fields
+        assert (caught.value.code(), from_rpc_error(caught.value).field) == (code, field), fields
     await _stream(stub, _request())  # and it still answers
 
 
@@ -285,7 +267,7 @@ async def test_bad_judgements_and_batches_name_their_field(stub: Any) -> None:
     for call, request, field in calls:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(request, timeout=TIMEOUT)
-        assert _details(caught.value)[0] == [field]
+        assert from_rpc_error(caught.value).field == field
         assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
 
@@ -375,7 +357,7 @@ async def test_too_much_work_is_refused_at_once(folders: dict[str, Path], serve:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await _stream(stub, _request(decoding=pb.Decoding(max_new_tokens=300)))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert _details(caught.value)[1] == "OVERLOADED"
+    assert from_rpc_error(caught.value).reason == "OVERLOADED"
     gate.open()
     await first
     assert admission.in_flight == 0
@@ -428,7 +410,7 @@ async def test_one_tenants_largest_batch_leaves_room_for_another(
             assert [one.WhichOneof("outcome") for one in results] == ["answer"] * 256
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await _stream(greedy, _request(question="long " * 1600))
-            assert _details(caught.value)[1] == "OVER_CAPACITY"
+            assert from_rpc_error(caught.value).reason == "OVER_CAPACITY"
             assert "at most 3000 tokens fit" in caught.value.details()
     finally:
         gate.open()

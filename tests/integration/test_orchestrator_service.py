@@ -63,6 +63,8 @@ from tests.support.lifecycle import Idle
 from tests.support.model_server import tei
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
 from tests.support.started import refusal
+from tests.support.waiting import until
+from tests.support.whole_service import server_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -602,13 +604,9 @@ async def test_cancelling_an_audit_stops_the_model(mesh: Mesh) -> None:
     mesh.generator.delay_s = 120
     call = mesh.stub.Audit(_audit(mesh), timeout=240)
     assert (await call.read()).HasField("settled")  # type: ignore[union-attr]
-    async with asyncio.timeout(DEADLINE_S):
-        while not mesh.generator.asked:
-            await asyncio.sleep(0.01)
+    await until(lambda: mesh.generator.asked, DEADLINE_S)
     call.cancel()
-    async with asyncio.timeout(DEADLINE_S):
-        while mesh.generator.cancelled < len(mesh.generator.asked):
-            await asyncio.sleep(0.01)
+    await until(lambda: mesh.generator.cancelled >= len(mesh.generator.asked), DEADLINE_S)
     assert (await mesh.report()).num_observations == 0
 
 
@@ -639,9 +637,7 @@ async def test_a_slow_reranker_is_cut_and_cancelled(mesh: Mesh) -> None:
     )
     assert list(_only(events, "ranked").contexts.indices) == [0, 1]
     assert _only(events, "answer").answer.text == "river0."
-    async with asyncio.timeout(DEADLINE_S):
-        while not mesh.reranker.cancelled:
-            await asyncio.sleep(0.01)
+    await until(lambda: mesh.reranker.cancelled, DEADLINE_S)
     report = await mesh.observed(1)
     assert [(one.stage, one.reason) for one in report.degradations] == [
         (common_pb2.STAGE_RERANK, "BUDGET_EXCEEDED")
@@ -674,10 +670,7 @@ async def test_a_reranker_whose_model_server_is_down_degrades_and_says_so(
             remote_urls=(server.url,),
         )
         service = RerankerService(settings, Telemetry.disabled())
-        reranker = MeshServer(
-            "reranker", settings, service.registrations, service, telemetry=Telemetry.disabled()
-        )
-        await stack.enter_async_context(reranker)
+        reranker = await stack.enter_async_context(server_of("reranker", settings, service))
         mesh = await stack.enter_async_context(
             _mesh(tmp_path, beside=shared, RERANKER_TARGET=reranker.address)
         )
@@ -709,9 +702,7 @@ async def test_the_callers_deadline_holds_and_travels(mesh: Mesh) -> None:
     code, _ = await mesh.refused(seconds=4)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - began < 60
-    async with asyncio.timeout(DEADLINE_S):
-        while not mesh.generator.cancelled:
-            await asyncio.sleep(0.01)
+    await until(lambda: mesh.generator.cancelled, DEADLINE_S)
 
 
 async def test_cancelling_an_ask_stops_the_model(mesh: Mesh) -> None:
@@ -721,9 +712,7 @@ async def test_cancelling_an_ask_stops_the_model(mesh: Mesh) -> None:
         if event.HasField("delta"):
             break
     call.cancel()
-    async with asyncio.timeout(DEADLINE_S):
-        while not mesh.generator.cancelled:
-            await asyncio.sleep(0.01)
+    await until(lambda: mesh.generator.cancelled, DEADLINE_S)
     assert (await mesh.report()).num_observations == 0
 
 
@@ -765,9 +754,7 @@ async def test_too_much_at_once_is_refused_with_a_delay(shared: Mesh, tmp_path: 
     async with _mesh(tmp_path, beside=shared, MAX_WORK="10") as mesh:
         mesh.generator.delay_s = 3
         first = asyncio.create_task(mesh.ask(reranker="none", sampling={"num_rankings": 10}))
-        async with asyncio.timeout(DEADLINE_S):
-            while not mesh.generator.asked:
-                await asyncio.sleep(0.01)
+        await until(lambda: mesh.generator.asked, DEADLINE_S)
         code, error = await mesh.refused()
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.retry_after_s is not None

@@ -28,7 +28,6 @@ from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStu
 from evenmesh.wire.errors import FailedPrecondition, from_rpc_error
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptions
-from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
@@ -52,6 +51,7 @@ from tests.support.scripted_http import (
     serving,
 )
 from tests.support.started import environment, refusal
+from tests.support.whole_service import server_of
 
 WAIT_S = 60.0
 TEXTS = ("oil the chain", "worn brake pads squeal", "a red lamp at night")
@@ -116,17 +116,8 @@ async def open_reranker(
         }
         | fields
     )
-    telemetry = Telemetry.disabled()
-    service = RerankerService(settings, telemetry)
-    mesh_server = MeshServer(
-        "reranker",
-        settings,
-        service.registrations,
-        service,
-        telemetry=telemetry,
-        readiness=service.readiness,
-    )
-    await stack.enter_async_context(mesh_server)
+    service = RerankerService(settings, Telemetry.disabled())
+    mesh_server = await stack.enter_async_context(server_of("reranker", settings, service))
     return await stack.enter_async_context(grpc.aio.insecure_channel(mesh_server.address))
 
 
@@ -194,16 +185,9 @@ async def open_retriever(
         }
         | fields
     )
-    service = RetrieverService(settings)
-    mesh_server = MeshServer(
-        "retriever",
-        settings,
-        service.registrations,
-        service,
-        telemetry=Telemetry.disabled(),
-        readiness=service.readiness,
+    mesh_server = await stack.enter_async_context(
+        server_of("retriever", settings, RetrieverService(settings))
     )
-    await stack.enter_async_context(mesh_server)
     return await stack.enter_async_context(grpc.aio.insecure_channel(mesh_server.address))
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
@@ -23,7 +21,7 @@ from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from evenmesh.wire.channel import connect, connect_sync
 from evenmesh.wire.deadline import current
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import MeshError, from_rpc_error
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,
@@ -48,6 +46,7 @@ from tests.support import tiny_models
 from tests.support.lifecycle import Idle
 from tests.support.started import Start, end_in_one_line, serving, starting
 from tests.support.tiny_models import SENTENCES
+from tests.support.whole_service import server_of
 
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
 TIMEOUT = 60
@@ -130,10 +129,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         async def start(**fields: Any) -> grpc.aio.Channel:
             given = {"port": 0, "home": tmp_path, "grace_s": 0, "default_reranker": "rankrag"} | fields
             settings = RerankerSettings(**({"cross_encoder": ""} | given))
-            telemetry = Telemetry.disabled()
-            service = RerankerService(settings, telemetry)
-            server = MeshServer("reranker", settings, service.registrations, service, telemetry=telemetry)
-            await stack.enter_async_context(server)
+            service = RerankerService(settings, Telemetry.disabled())
+            server = await stack.enter_async_context(server_of("reranker", settings, service))
             channel = connect(server.address, service=RERANKER)
             stack.push_async_callback(channel.close)
             return channel
@@ -144,18 +141,6 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 async def _rerank(channel: grpc.aio.Channel, timeout: float = TIMEOUT, **fields: Any) -> pb.RerankResponse:
     request = pb.RerankRequest(**{"query": SENTENCES[0], "passages": PASSAGES, **fields})
     return await RerankerServiceStub(channel).Rerank(request, timeout=timeout)
-
-
-def _details(error: grpc.RpcError) -> tuple[list[str], str]:
-    fields: list[str] = []
-    reason = ""
-    for detail in rpc_status.from_call(error).details:
-        bad, info = error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
-        if detail.Unpack(bad):
-            fields = [violation.field for violation in bad.field_violations]
-        elif detail.Unpack(info):
-            reason = info.reason
-    return fields, reason
 
 
 async def test_the_bundled_cross_encoder_is_the_default_and_is_fused(serve: Serve) -> None:
@@ -246,7 +231,7 @@ async def test_without_a_cross_encoder_the_setting_is_named(serve: Serve) -> Non
     with pytest.raises(grpc.aio.AioRpcError, match="EVENMESH_RERANKER_CROSS_ENCODER") as caught:
         await _rerank(await serve(), reranker="cross-encoder")
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert _details(caught.value)[1] == "NOT_CONFIGURED"
+    assert from_rpc_error(caught.value).reason == "NOT_CONFIGURED"
 
 
 async def test_a_cross_encoder(serve: Serve, tmp_path: Path) -> None:
@@ -284,10 +269,16 @@ async def test_bad_requests_name_their_field(serve: Serve) -> None:
     for fields, field in table:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await _rerank(channel, **fields)
-        assert (caught.value.code(), _details(caught.value)[0]) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
+        assert (caught.value.code(), from_rpc_error(caught.value).field) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            field,
+        )
     with pytest.raises(grpc.aio.AioRpcError, match="no reranker 'magic'") as caught:
         await _rerank(channel, reranker="magic")
-    assert (caught.value.code(), _details(caught.value)[0]) == (grpc.StatusCode.NOT_FOUND, ["reranker"])
+    assert (caught.value.code(), from_rpc_error(caught.value).field) == (
+        grpc.StatusCode.NOT_FOUND,
+        "reranker",
+    )
 
 
 async def test_a_generator_that_is_away(serve: Serve) -> None:
@@ -296,7 +287,7 @@ async def test_a_generator_that_is_away(serve: Serve) -> None:
     ) as caught:
         await _rerank(await serve(generator_target="127.0.0.1:1"))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert _details(caught.value)[1] == "GENERATOR_UNAVAILABLE"
+    assert from_rpc_error(caught.value).reason == "GENERATOR_UNAVAILABLE"
 
 
 async def test_the_deadline_travels(generator: Generators, serve: Serve) -> None:
@@ -360,7 +351,10 @@ async def test_the_generators_objection_to_the_question_is_one_to_the_query(
     judge.error = InvalidField("question", "has 65 tokens; judge reads at most 64")
     with pytest.raises(grpc.aio.AioRpcError, match="has 65 tokens") as caught:
         await _rerank(await serve(generator_target=server.address))
-    assert (caught.value.code(), _details(caught.value)[0]) == (grpc.StatusCode.INVALID_ARGUMENT, ["query"])
+    assert (caught.value.code(), from_rpc_error(caught.value).field) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "query",
+    )
 
 
 async def test_too_much_work_is_refused_at_once(generator: Generators, serve: Serve) -> None:
