@@ -21,8 +21,6 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptions, speaks_grpc
 from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
-from evenmesh_kit.rpc.server import MeshServer
-from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.backends.compiled_encoder import CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.rankrag import RankRag
@@ -30,7 +28,7 @@ from evenmesh_reranker.backends.remote import RemoteReranker
 from evenmesh_reranker.backends.rerank_api import RerankServer
 from evenmesh_reranker.backends.unranked import Unranked
 from evenmesh_reranker.domain import Agent, Passage, Scores
-from evenmesh_reranker.ports import Assigned, LoadedModel, Reranker
+from evenmesh_reranker.ports import Reranker
 from tests.support import (
     infinity_server,
     model_server,
@@ -39,7 +37,9 @@ from tests.support import (
     tiny_encoders,
     tiny_models,
 )
+from tests.support.tiny_encoders import OneForAll
 from tests.support.tiny_models import SENTENCES
+from tests.support.whole_service import server_of
 
 QUERY = SENTENCES[0]
 PASSAGES = [Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES)]
@@ -52,16 +52,6 @@ MODELS: dict[str, Callable[[Path], Path] | None] = {
     "remote by infinity": tiny_models.cross_encoder,
     "none": None,
 }
-
-
-class OneForAll:
-    """One model, whoever asks."""
-
-    def __init__(self, model: LoadedModel) -> None:
-        self._assigned = Assigned(model)
-
-    async def model_for(self, agent: Agent) -> Assigned:
-        return self._assigned
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +143,7 @@ async def reranker(
                 models=(ModelSource(name="t5", path=str(folders["rankrag"])),),
             )
             service = GeneratorService(generator_settings)
-            server = MeshServer(
-                "generator",
-                generator_settings,
-                service.registrations,
-                service,
-                telemetry=Telemetry.disabled(),
-            )
-            await stack.enter_async_context(server)
+            server = await stack.enter_async_context(server_of("generator", generator_settings, service))
             rankrag = RankRag(server.address, model="", model_setting="X", max_message_bytes=2**22)
             stack.push_async_callback(rankrag.close)
             yield rankrag

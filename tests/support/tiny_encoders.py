@@ -24,6 +24,18 @@ from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.manifest import Kind, Lineage
 from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.ports import Adapter, Assigned, LoadedModel
+
+
+class OneForAll:
+    """One model, and an adapter for each agent that has one, whoever asks."""
+
+    def __init__(self, model: LoadedModel, adapters: Mapping[Agent, Adapter] | None = None) -> None:
+        self.model = model
+        self._adapters = adapters or {}
+
+    async def model_for(self, agent: Agent) -> Assigned:
+        return Assigned(self.model, self._adapters.get(agent))
 
 
 def encoder(folder: Path, *, version: str, dtype: str = "float32", max_length: int | None = None) -> Encoder:

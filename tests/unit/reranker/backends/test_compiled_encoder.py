@@ -35,8 +35,9 @@ from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
 from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import pairs
-from evenmesh_reranker.ports import Assigned, LoadedModel, Row
+from evenmesh_reranker.ports import LoadedModel, Row
 from tests.support import padded_rows, tiny_encoders, tiny_models
+from tests.support.tiny_encoders import OneForAll
 from tests.support.tiny_models import SENTENCES
 
 pytestmark = pytest.mark.skipif(cpu_engine.installed_version() is None, reason="openvino is not installed")
@@ -338,17 +339,6 @@ def test_another_process_converts_and_this_one_needs_neither_pytorch_nor_transfo
     assert loaded == "[]\n"
 
 
-class OneForAll:
-    """One model, and an adapter for each agent that has one."""
-
-    def __init__(self, model: LoadedModel, adapters: dict[Agent, CompiledAdapter]) -> None:
-        self._model = model
-        self._adapters = adapters
-
-    async def model_for(self, agent: Agent) -> Assigned:
-        return Assigned(self._model, self._adapters.get(agent))
-
-
 @pytest.fixture
 async def pool() -> AsyncIterator[ComputePool]:
     pool = ComputePool(3, "test")
@@ -360,7 +350,7 @@ def _reranker(
     model: LoadedModel, pool: ComputePool, adapters: dict[Agent, CompiledAdapter] | None = None
 ) -> CrossEncoderReranker:
     return CrossEncoderReranker(
-        OneForAll(model, adapters or {}), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
+        OneForAll(model, adapters), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
     )
 
 

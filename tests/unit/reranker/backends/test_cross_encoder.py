@@ -22,11 +22,12 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
-from evenmesh_reranker.backends.encoder import Encoder, load
+from evenmesh_reranker.backends.encoder import load
 from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models.fusions import Fusions
-from evenmesh_reranker.ports import Assigned, Row
+from evenmesh_reranker.ports import Row
 from tests.support import tiny_encoders, tiny_models
+from tests.support.tiny_encoders import OneForAll
 from tests.support.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]
@@ -37,16 +38,6 @@ Make = Callable[..., CrossEncoderReranker]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
-
-
-class OneForAll:
-    """One model, whoever asks."""
-
-    def __init__(self, model: Encoder) -> None:
-        self.model = model
-
-    async def model_for(self, agent: Agent) -> Assigned:
-        return Assigned(self.model)
 
 
 @pytest.fixture
