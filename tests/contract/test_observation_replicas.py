@@ -34,6 +34,7 @@ from tests.contract.test_observation_store import (
 )
 from tests.contract.test_schemas import _evaluator, _load
 from tests.support.postgres import Postgres
+from tests.support.waiting import until
 
 CONFIGURATIONS = [Configuration("c", "bm25", "none", "t5", float(alpha)) for alpha in (0, 1)]
 SCOPES: list[Scope] = ["run-0", "run-1", *CONFIGURATIONS]
@@ -254,9 +255,7 @@ async def test_one_that_starts_waits_for_one_that_migrates(
         async with migrating._database.write():
             monkeypatch.setattr(sql.SqlDatabase, "_transaction", counted)
             opened = asyncio.create_task(starting.open())
-            async with asyncio.timeout(60):
-                while tries < 3:
-                    await asyncio.sleep(0.01)
+            await until(lambda: tries >= 3)
             assert not opened.done()
         monkeypatch.undo()
         try:

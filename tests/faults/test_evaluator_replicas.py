@@ -36,6 +36,7 @@ from evenmesh_orchestrator.observations.outbox import Outbox
 from evenmesh_orchestrator.observations.relay import ObserveStream, OutboxRelay
 from tests.support.killable import Killable
 from tests.support.postgres import Postgres
+from tests.support.waiting import until
 from tests.unit.orchestrator.fakes import ask
 
 STEP = int(os.environ.get("EVENMESH_REPLICAS_STEP", "200"))
@@ -273,9 +274,7 @@ class Orchestrators:
 
     async def until_delivered(self, count: int) -> None:
         """Waits until so many have been delivered."""
-        async with asyncio.timeout(240):
-            while self.delivered < count:
-                await asyncio.sleep(0.001)
+        await until(lambda: self.delivered >= count, 240)
 
 
 def _encoded(one: Observation) -> bytes:

@@ -21,6 +21,7 @@ from evenmesh_orchestrator.observations.relay import OutboxRelay
 from tests.faults.test_evaluator_replicas import SERVICE, _encoded
 from tests.support.killable import Killable
 from tests.support.redis_server import RedisServer, running
+from tests.support.waiting import until
 from tests.unit.orchestrator.test_relay import _observation as asked
 
 STEP = 150
@@ -93,9 +94,7 @@ async def test_each_is_stored_once_whatever_is_killed(
         server.start()
         evaluator.kill()  # the log keeps what it has not stored
         await ask(2 * STEP)
-        async with asyncio.timeout(300):
-            while outbox.size:
-                await asyncio.sleep(0.05)
+        await until(lambda: not outbox.size, 300)
         await evaluator.start()
         async with connect(evaluator.address, service=SERVICE) as channel:
             stub = pb_grpc.EvaluatorServiceStub(channel)

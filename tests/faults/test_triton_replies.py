@@ -23,6 +23,7 @@ from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.triton.repository import read_config
 from tests.support import triton_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -115,9 +116,7 @@ async def test_inputs_of_another_type_are_an_incident(server: TritonServer) -> N
 
 async def test_a_model_that_fails_its_probe_takes_no_requests(server: TritonServer) -> None:
     async with triton_models.opened(server.target, "other") as (model,):
-        async with asyncio.timeout(60):
-            while model.up:
-                await asyncio.sleep(0.05)
+        await until(lambda: not model.up)
         outcome = await _ask(model, "anything")
         assert isinstance(outcome, Unavailable)
         assert (outcome.reason, outcome.message) == (

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from evenmesh_lab.files import read_audits
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support.command_line import kill_at, run_here
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -219,10 +219,8 @@ def test_a_killed_generator_changes_nothing(
     assert pid is not None
 
     def kill_meanwhile() -> None:
-        journal, ends = out / "audit.journal", time.monotonic() + TIMEOUT_S
-        while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 2):
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        journal = out / "audit.journal"
+        wait_until(lambda: journal.exists() and len(journal.read_bytes().splitlines()) >= 2, TIMEOUT_S)
         os.kill(pid, signal.SIGKILL)
 
     with ThreadPoolExecutor(1) as pool:

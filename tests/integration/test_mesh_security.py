@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -32,9 +31,10 @@ from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
 from tests.support.command_line import run_here
 from tests.support.gateway_process import GatewayProcess
 from tests.support.go_tools import said_in_go
-from tests.support.methods import METHODS
+from tests.support.methods import METHODS, calls_of
 from tests.support.prometheus import reserved_ports
 from tests.support.started import refusal
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -194,11 +194,8 @@ def test_every_service_tells_when_its_certificate_ends_and_whether_its_files_are
     good = keys.read_bytes()
     try:
         keys.write_text("[[key")
-        deadline = time.monotonic() + 60
         for url in secured.pages.values():
-            while reported(url)["evenmesh_reload_stale", "api_keys"] != 1:
-                assert time.monotonic() < deadline, url
-                time.sleep(0.1)
+            wait_until(lambda url=url: reported(url)["evenmesh_reload_stale", "api_keys"] == 1, why=url)
     finally:
         keys.write_bytes(good)
 
@@ -365,12 +362,7 @@ async def refused(
 ) -> None:
     """Make a call, which must be refused."""
     path = f"/{method.containing_service.full_name}/{method.name}"
-    kind: Any = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }[method.client_streaming, method.server_streaming]
+    kind = calls_of(channel, method)
     request = iter([data]) if method.client_streaming else data
     status = await kind(path)(request, timeout=300, compression=compression).code()
     # A caller that still writes when its call ends may see the end of its writes instead of the status.

@@ -18,6 +18,7 @@ from k8s.tools.monitoring.grafana import Dashboard
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support.prometheus import Prometheus, running
 from tests.support.promql import ADDED, asked
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -97,10 +98,7 @@ def prometheus(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def _wait(prometheus: Prometheus, expression: str) -> None:
-    deadline = time.monotonic() + SETTLES_S
-    while not prometheus.query(expression):
-        assert time.monotonic() < deadline, prometheus.query("up")
-        time.sleep(0.2)
+    wait_until(lambda: prometheus.query(expression), SETTLES_S, why=expression)
 
 
 def test_every_service_is_scraped(prometheus: Prometheus, mesh: RunningMesh) -> None:

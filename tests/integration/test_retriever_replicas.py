@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as pb
 from evenmesh.wire.errors import MeshError, from_rpc_error
 from tests.integration.test_retriever_service import Service, connected, forked, part, running
 from tests.support.started import environment
+from tests.support.waiting import wait_until
 
 SIZE = 20
 ELSEWHERE = """
@@ -53,13 +53,6 @@ def marks(answer: pb.RetrieveResponse) -> set[str]:
     return {found.text.split()[1] for found in answer.passages}
 
 
-def until(condition: Callable[[], bool], within_s: float = 60) -> None:
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-
-
 def version(service: Service, name: str = "c") -> str:
     """The version that is served; empty if there is no such collection."""
     listed = service.collections.ListCollections(collections_pb.ListCollectionsRequest()).collections
@@ -85,7 +78,7 @@ def test_two_replicas_answer_while_one_writes_and_is_killed(tmp_path: Path) -> N
         stack.callback(process.kill)
         writer = connected(home, process)
         acknowledged[writer.ingest("c", batch("m0")).collection.version] = "m0"
-        until(lambda: all(version(one) == version(writer) for one in replicas))
+        wait_until(lambda: all(version(one) == version(writer) for one in replicas))
 
         def read(service: Service) -> list[tuple[str, set[str]]]:
             seen = []
@@ -109,14 +102,14 @@ def test_two_replicas_answer_while_one_writes_and_is_killed(tmp_path: Path) -> N
         with ThreadPoolExecutor(3) as threads:
             reading = [threads.submit(read, one) for one in replicas]
             writing = threads.submit(write)
-            until(lambda: len(acknowledged) > 12)  # segments have been merged by then
+            wait_until(lambda: len(acknowledged) > 12)  # segments have been merged by then
             process.kill()
             process.wait()
             killed.set()
             writing.result(60)
             last = max(acknowledged)
             # They go on, and see all that was acknowledged.
-            until(lambda: all(version(one) >= last for one in replicas))
+            wait_until(lambda: all(version(one) >= last for one in replicas))
             for one in replicas:
                 assert one.ask(query="common", collection="c").index_version >= last
             done.set()
@@ -134,7 +127,7 @@ def test_two_replicas_answer_while_one_writes_and_is_killed(tmp_path: Path) -> N
         deleted = again.collections.DeletePassages(
             collections_pb.DeletePassagesRequest(collection="c", passage_ids=["p00", "p07"])
         )
-        until(lambda: all(version(one) == deleted.collection.version for one in replicas))
+        wait_until(lambda: all(version(one) == deleted.collection.version for one in replicas))
         request = pb.RetrieveRequest(
             query="common 3 5",
             collection="c",
@@ -172,7 +165,7 @@ def test_two_replicas_answer_while_one_writes_and_is_killed(tmp_path: Path) -> N
             error = refusal(call)
             assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "READ_ONLY_REPLICA")
         again.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name="c"))
-        until(lambda: all(version(one) == "" for one in replicas))
+        wait_until(lambda: all(version(one) == "" for one in replicas))
 
 
 def test_a_writer_that_waits_takes_over_what_was_acknowledged(tmp_path: Path) -> None:
@@ -186,7 +179,7 @@ def test_a_writer_that_waits_takes_over_what_was_acknowledged(tmp_path: Path) ->
         stack.callback(second.wait)
         stack.callback(second.kill)
         held = writer.ingest("c", batch("kept")).collection.version
-        until(address.exists)
+        wait_until(address.exists)
         first.kill()
         first.wait()
         (tmp_path / "retriever.address").write_text(address.read_text())
@@ -214,7 +207,7 @@ def test_a_writer_that_was_away_while_another_machine_took_over_ends(tmp_path: P
         )
         stack.callback(taking.wait)
         stack.callback(taking.kill)
-        until(address.exists)
+        wait_until(address.exists)
         (tmp_path / "retriever.address").write_text(address.read_text())
         successor = connected(tmp_path, taking)
         assert version(successor) == held

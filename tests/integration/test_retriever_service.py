@@ -30,6 +30,7 @@ from evenmesh.wire.errors import MeshError, from_rpc_error
 from evenmesh_training.online.clients import RetrieverPassages
 from tests.support import started
 from tests.support.forked import ForkedModule
+from tests.support.waiting import wait_until
 
 NAMES = ("", "evenmesh.retriever.v1.RetrieverService", "evenmesh.retriever.v1.CollectionService")
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
@@ -459,10 +460,7 @@ def test_kill_9_in_the_middle_of_an_ingest(tmp_path: Path) -> None:
         parts = [part(*rows) for rows in large]
         parts[-1].last = True
         ingest = service.collections.Ingest.future(iter(parts))
-        ends = time.monotonic() + 120
-        while not list(collection.glob("segments/.build-*")):
-            assert time.monotonic() < ends, "the ingest did not begin to write"
-            time.sleep(0.001)
+        wait_until(lambda: list(collection.glob("segments/.build-*")), 120, why="the ingest writes nothing")
         os.kill(service.process.pid, signal.SIGKILL)
         service.process.wait()
         assert ingest.exception(60) is not None

@@ -34,6 +34,7 @@ from evenmesh_generator.triton.tensors import (
 )
 from tests.support.tiny_models import SENTENCES
 from tests.support.triton_server import TritonServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
@@ -277,10 +278,7 @@ async def test_metrics_tell_what_the_engine_did(client: InferenceServerClient, t
         # One that was not reported yet is not there.
         return sum(map(float, re.findall(rf'^{name}{{model="t5"}} (\S+)$', reported, re.MULTILINE)))
 
-    deadline = time.monotonic() + 60
-    while metric("evenmesh_generator_finished_total") < now.finished:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.2)
+    await until(lambda: metric("evenmesh_generator_finished_total") >= now.finished)
     assert metric("evenmesh_generator_written_tokens_total") >= now.written_tokens > 0
     assert metric("evenmesh_generator_steps_total") > 0
     assert metric("gen_ai_server_time_to_first_token_seconds_count") >= now.finished

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pytest
 
 from tests.support import ports
+from tests.support.waiting import until_answers
 
 PROGRAM: Final = "infinity_emb"
 _START_S: Final = 240.0
@@ -54,18 +53,7 @@ class InfinityServer:
 
     def wait(self) -> None:
         """Wait until it answers."""
-        ends = time.monotonic() + _START_S
-        while time.monotonic() < ends:
-            if self._process.poll() is not None:
-                break
-            try:
-                httpx.get(f"{self.url}/models", timeout=5, trust_env=False).raise_for_status()
-            except httpx.HTTPError:
-                time.sleep(0.2)
-            else:
-                return
-        self.kill()
-        pytest.fail(f"infinity does not serve: {self._log.read_text()[-2000:]}")
+        until_answers(self._process, f"{self.url}/models", self._log, _START_S)
 
     def kill(self) -> None:
         """End it at once."""

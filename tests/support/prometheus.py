@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from tests.support.programs import required
+from tests.support.waiting import until_answers
 
 _STARTS_S: Final = 60.0
 _ENDS_S: Final = 30.0
@@ -111,15 +111,7 @@ def _started(path: str, folder: Path, port: int) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + _STARTS_S
-        while True:
-            assert process.poll() is None, (folder / "log").read_text()
-            try:
-                with urllib.request.urlopen(f"http://{address}/-/ready", timeout=5):
-                    break
-            except OSError:
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.05)
+        until_answers(process, f"http://{address}/-/ready", folder / "log", _STARTS_S)
         yield address
     finally:
         process.send_signal(signal.SIGTERM)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support import ports
+from tests.support.waiting import until_answers
 
 NAME: Final = "tests/llama"
 CONTEXT_TOKENS: Final = 1024
@@ -74,15 +74,7 @@ class VllmServer:
 
     def wait(self) -> None:
         """Wait until it answers."""
-        ends = time.monotonic() + _START_S
-        while time.monotonic() < ends and self._process.poll() is None:
-            try:
-                httpx.get(f"{self.root}/health", timeout=10, trust_env=False).raise_for_status()
-            except httpx.HTTPError:
-                time.sleep(0.2)
-            else:
-                return
-        raise AssertionError(f"vLLM does not answer: {self._log.read_text(errors='replace')[-2000:]}")
+        until_answers(self._process, f"{self.root}/health", self._log, _START_S)
 
     def counted(self, name: str) -> float:
         """Return a metric, such as ``num_requests_running``."""

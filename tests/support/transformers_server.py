@@ -6,16 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import httpx
-import pytest
-
 from tests.support import ports
+from tests.support.waiting import until_answers
 
 _START_S: Final = 240.0
 _STOP_S: Final = 30.0
@@ -63,16 +60,11 @@ class TransformersServer:
         ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        ends = time.monotonic() + _START_S
-        while time.monotonic() < ends and self._process.poll() is None:
-            try:
-                httpx.get(f"{self.url}/models", timeout=30, trust_env=False).raise_for_status()
-            except httpx.HTTPError:
-                time.sleep(0.2)
-            else:
-                return
-        self.stop()
-        pytest.fail(f"transformers serve does not answer: {self._log.read_text()[-2000:]}")
+        try:
+            until_answers(self._process, f"{self.url}/models", self._log, _START_S)
+        except AssertionError:
+            self.stop()
+            raise
 
     def kill(self) -> None:
         """Kill it."""

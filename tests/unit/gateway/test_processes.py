@@ -20,6 +20,7 @@ import pytest
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.gateway_process import GatewayProcess
 from tests.support.scripted import ScriptedMesh
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -126,9 +127,7 @@ async def test_a_rollout_cuts_no_stream(scripted: ScriptedMesh, tmp_path: Path) 
                 await asyncio.wait_for(begun.acquire(), 60)
             with GatewayProcess(folders[1], scripted.addresses, **shared):
                 old.process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(60):
-                    while listening(port) > 1:
-                        await asyncio.sleep(0.02)
+                await until(lambda: listening(port) <= 1)
                 running += [asyncio.create_task(streamed(after, begun)) for _ in range(STREAMS // 2)]
                 for _ in range(STREAMS // 2):
                     await asyncio.wait_for(begun.acquire(), 60)

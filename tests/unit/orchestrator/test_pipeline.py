@@ -38,6 +38,7 @@ from evenmesh_orchestrator.domain import (
     Sampling,
     Stage,
 )
+from tests.support.waiting import until
 from tests.unit.orchestrator.fakes import Mesh, ask, passage
 
 E = TypeVar("E")
@@ -605,9 +606,7 @@ async def test_cancellation_reaches_running_batches(mesh: Mesh) -> None:
             if isinstance(event, Answered):
                 break
         waiting = asyncio.ensure_future(anext(events))
-        async with asyncio.timeout(10):
-            while mesh.generator.batches_at_once < 2:
-                await asyncio.sleep(0.001)
+        await until(lambda: mesh.generator.batches_at_once >= 2, 10)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert mesh.generator.batches_at_once == 0

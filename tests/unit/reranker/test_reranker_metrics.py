@@ -14,6 +14,7 @@ from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 from evenmesh_reranker.feedback.domain import Outcome, RecordStatus
 from evenmesh_reranker.metrics import FeedbackGauges, FeedbackSummary, RerankerMetrics, ServingModel
+from tests.support.waiting import until
 
 PASSAGES = [Passage("a", "", "x"), Passage("b", "", "y"), Passage("c", "", "z")]
 AGENT = Agent("task", "model")
@@ -143,9 +144,7 @@ async def test_feedback_is_looked_at_and_trouble_with_it_ends_nothing() -> None:
     gauges = FeedbackGauges(telemetry, summary, every_s=0.001)
     gauges.start()
     await done.wait()
-    async with asyncio.timeout(10):
-        while reported(telemetry, "evenmesh.reranker.feedback.stored") != {(): 7}:
-            await asyncio.sleep(0.001)
+    await until(lambda: reported(telemetry, "evenmesh.reranker.feedback.stored") == {(): 7}, 10)
     assert reported(telemetry, "evenmesh.reranker.feedback.newest.timestamp") == {(): 2.0}
     await gauges.close()
 

@@ -44,6 +44,7 @@ from evenmesh_retriever.servicer import CollectionServicer, RetrieverServicer
 from evenmesh_retriever.settings import RetrieverSettings
 from evenmesh_retriever.web import WebRetrieval
 from tests.support.lifecycle import Idle
+from tests.support.waiting import until
 
 GUARD_S = 120
 LOUD, QUIET = (("evenmesh-tenant", "loud"),), (("evenmesh-tenant", "quiet"),)
@@ -115,9 +116,7 @@ class Mesh:
 
     async def holds(self, size: int) -> None:
         """Wait until unfinished ingests hold as much."""
-        async with asyncio.timeout(GUARD_S):
-            while self.ingests.admission.in_flight < size:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.ingests.admission.in_flight >= size, GUARD_S)
 
 
 @asynccontextmanager
@@ -170,9 +169,7 @@ async def test_a_dense_query_over_candidates_leaves_others_their_turn(tmp_path: 
         # Who goes away leaves nothing behind: the batch at work is the last.
         for attack in attacks:
             attack.cancel()
-        async with asyncio.timeout(GUARD_S):
-            while mesh.server.in_flight:
-                await asyncio.sleep(0.01)
+        await until(lambda: not mesh.server.in_flight, GUARD_S)
         mesh.encoder.go.set()
         answer = await mesh.ask(LOUD, passages(3, "fox"), "bm25-lucene")
         assert len(answer.passages) == 3

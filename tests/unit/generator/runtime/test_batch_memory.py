@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -41,6 +40,7 @@ from evenmesh_generator.runtime.networks.timeline import Timeline
 from evenmesh_generator.runtime.tasks import Task
 from tests.support.operators import Memory
 from tests.support.tiny_engines import Ear
+from tests.support.waiting import wait_until
 from tests.unit.generator.runtime.test_loop import ROOMY, Ids, Subject, received
 
 REQUESTS = st.lists(
@@ -383,10 +383,8 @@ def test_buffers_are_free_once_their_answers_end(
             assert begun.wait(60)
             cancel.cancel()
             assert isinstance(ear.outcome(), MeshError if how == "failed" else Cancelled)
-        deadline = time.monotonic() + 60
-        while len(network.alive) > 1:  # the loop has an empty one to plan with
-            assert time.monotonic() < deadline, "the batch is still there"
-            time.sleep(0.01)
+        # The loop has an empty one to plan with.
+        wait_until(lambda: len(network.alive) <= 1, why="the batch is still there")
     finally:
         gc.enable()
 

@@ -14,6 +14,7 @@ from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import Caller
+from tests.support.waiting import until
 
 LONG = 3600.0
 
@@ -201,9 +202,7 @@ async def test_an_idle_batcher_holds_no_task() -> None:
     batcher = MicroBatcher(Doubler(), max_size=1, max_delay_s=LONG)
     before = asyncio.all_tasks()
     await batcher.submit(1)
-    async with asyncio.timeout(10):
-        while asyncio.all_tasks() - before:
-            await asyncio.sleep(0)
+    await until(lambda: not (asyncio.all_tasks() - before), 10)
     assert await batcher.submit(2) == 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
 from evenmesh.wire.errors import reason_in
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("kind", ["unary", "server_stream", "client_stream", "bidi"])
@@ -30,9 +30,7 @@ async def test_an_error_is_counted_with_its_reason(serve: Any, call: Any, kind: 
     )
     with pytest.raises(grpc.RpcError):
         await call(server)(kind)
-    async with asyncio.timeout(10):
-        while "evenmesh.rpc.errors" not in telemetry.metrics():
-            await asyncio.sleep(0.005)
+    await until(lambda: "evenmesh.rpc.errors" in telemetry.metrics(), 10)
     (point,) = telemetry.metrics()["evenmesh.rpc.errors"].data.data_points
     assert point.value == 1
     reported = {key: point.attributes[key] for key in ("rpc.method", "rpc.grpc.status_code", "error.type")}

@@ -23,6 +23,7 @@ from evenmesh_kit.security.caller import Caller, Role
 from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
 from tests.support.clock import Clock
 from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
+from tests.support.waiting import until
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -223,9 +224,7 @@ def slow() -> Iterator[tuple[SlowIssuer, str]]:
 
 async def asked(issuer: SlowIssuer, times: int) -> None:
     """Wait until the server has been asked that often."""
-    async with asyncio.timeout(30):
-        while issuer.asked < times:
-            await asyncio.sleep(0.01)
+    await until(lambda: issuer.asked >= times, 30)
 
 
 async def test_forged_tokens_do_not_delay_valid_ones(slow: tuple[SlowIssuer, str]) -> None:

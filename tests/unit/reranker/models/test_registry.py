@@ -192,9 +192,7 @@ async def test_old_versions_are_removed_while_others_serve(
     monkeypatch.setattr("evenmesh_reranker.models.registry.prune", partial(prune, grace=timedelta(0)))
     keeping = world.another(keep_versions=1)
     await keeping.start(None)
-    async with asyncio.timeout(30):
-        while versions[0] in {one.version for one in keeping.models(AllAgents())}:
-            await asyncio.sleep(0.01)
+    await until(lambda: versions[0] not in {one.version for one in keeping.models(AllAgents())}, 30)
     # Served, served before, and the newest of the others.
     assert set(world.store.manifests({})) == set(versions[1:])
     assert {one.version for one in keeping.models(AllAgents())} == set(versions[1:])
