@@ -180,6 +180,16 @@ def test_processes_that_lost_their_parent_are_reaped() -> None:
     assert len(workload.containers) == 1, "containers of a pod would see each other's processes"
 
 
+def test_a_rollout_counts_as_failed_no_sooner_than_a_start_does(built: Manifests) -> None:
+    """`kubectl rollout status` would give up before its own --timeout, and a start be taken for a failure."""
+    for workload in built.workloads("Deployment"):
+        probe = workload.containers[0]["startupProbe"]
+        start_s = probe["periodSeconds"] * probe["failureThreshold"]
+        fetches = workload.labels.get("evenmesh.io/fetches") == "models"
+        deadline_s = workload.document["spec"].get("progressDeadlineSeconds", 600)
+        assert deadline_s >= start_s + (1800 if fetches else 60), workload.name
+
+
 @pytest.mark.parametrize("name", ["evaluator", "reranker"])
 def test_an_upgrade_of_a_database_has_an_hour(built: Manifests, name: str) -> None:
     """A pod that is ended within it begins again, and would be ended again."""
