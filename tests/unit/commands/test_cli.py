@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenmesh import Passage
+from evenmesh import Passage, Report
 from evenmesh.addresses import VARIABLES
 from evenmesh.commands import application, main
 from evenmesh.common.v1 import common_pb2
@@ -425,6 +425,15 @@ def test_a_disparity_of_single_rankings_says_that_it_is_one_by_construction(
     assert "of one ranking it is 1, however asks differ" in capsys.readouterr().out
     assert main(["ask", "How often?", "--alpha", "2"]) == 0
     assert "(of one ranking it is always 1; draw several with --samples)" in capsys.readouterr().out
+
+
+def test_where_no_passage_was_shown_there_is_no_disparity(capsys: Output) -> None:
+    from evenmesh.commands.screen import Screen
+    from evenmesh.commands.views import show_exposure
+
+    report = Report(exposure=(), ee_d_norm=0.0, ee_r_norm=None, expected_utility=0.5, providers=(), run=None)
+    show_exposure(Screen(), report, heading="Exposure", single=True)
+    assert capsys.readouterr().out == "Exposure\nno passage was shown · expected utility 0.500\n"
 
 
 def test_status_counts_who_serves(

@@ -213,11 +213,14 @@ def show_vote(screen: Screen, result: AskResult) -> None:
 def show_exposure(screen: Screen, report: Report, *, heading: str, single: bool) -> None:
     """Show which providers the model was shown, and how unevenly; ``single``: in one ranking."""
     screen.line(heading, style="bold")
-    screen.out.print(provider_table(screen, report.providers))
-    scale = "1: always the same passages; k / pool: all of the pool equally often"
-    if single:
-        scale = "of one ranking it is always 1; draw several with --samples"
-    parts = [f"EE-D {report.ee_d_norm:.3f} ({scale})"]
+    if any(report.exposure):
+        screen.out.print(provider_table(screen, report.providers))
+        scale = "1: always the same passages; k / pool: all of the pool equally often"
+        if single:
+            scale = "of one ranking it is always 1; draw several with --samples"
+        parts = [f"EE-D {report.ee_d_norm:.3f} ({scale})"]
+    else:
+        parts = ["no passage was shown"]
     if report.ee_r_norm is not None:
         parts.append(f"EE-R {report.ee_r_norm:.3f}")
     if report.expected_utility is not None:
