@@ -1,6 +1,6 @@
 """evenmesh: a gRPC mesh for retrieval-augmented generation that measures who gets shown to the model.
 
-What programs use is here by name; it is loaded when first used, so that ``import evenmesh`` costs nothing::
+The public names of the SDK. Each is loaded when it is first used, so ``import evenmesh`` takes no time::
 
     import evenmesh
 

@@ -1,4 +1,4 @@
-"""Verify exposure statements, whoever hands them over: signature, subject, window, nonce and age.
+"""Verify exposure statements: signature, subject, window, nonce and age.
 
 Needs the package ``cryptography``: ``pip install './clients/python[statements]'``.
 """
@@ -78,7 +78,7 @@ def parse(text: str | bytes) -> SignedStatement:
 
 
 def read(signed: SignedStatement) -> ExposureStatement:
-    """Return what a statement states, without any check of who signed it.
+    """Return the content of a statement, without a check of its signature.
 
     Raises:
         StatementError: the payload is no statement.

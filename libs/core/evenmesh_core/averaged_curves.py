@@ -31,7 +31,7 @@ def group_points(x: FloatArray, dials: Sequence[Hashable] | None = None) -> IntA
 
     Args:
         x: vector [P].
-        dials: what each point was measured at: points at one dial are a group. Without dials each x is a
+        dials: dial of each point; points at one dial are a group. Without dials each x is a
             group, where there are at most 10 different ones; with more, the points are cut by rising x into
             10 groups of about the same size, and equal x stay together.
 

@@ -229,7 +229,7 @@ def exposure_metrics(
 
 @dataclass(frozen=True)
 class ExposureBounds:
-    """What any policy can reach for one query: (smallest, largest) of each of :class:`ExposureMetrics`.
+    """Bounds for every policy on one query: (smallest, largest) of each of :class:`ExposureMetrics`.
 
     With few candidates the normalised metrics do not span [0, 1]: with n = k every policy shows all of them,
     and normalised EE-D is 1.

@@ -23,7 +23,7 @@ MAX_STRENGTH: Final = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExposureBalance:
-    """What groups deserved and were given until now, each in contexts: 1 is all of the places of one.
+    """Exposure that groups deserved and were given until now, in contexts: 1 is all places of one context.
 
     The empty balance is that of a controller that has seen nothing.
     """

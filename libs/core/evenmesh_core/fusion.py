@@ -209,7 +209,7 @@ def platt_scaling(log_odds: FloatArray, values: FloatArray, *, smoothed: bool = 
 
     Args:
         log_odds: x, vector [n], n from 1.
-        values: what was observed: 1 or 0, or between, vector [n].
+        values: observed values, 1 or 0, or between, vector [n].
         smoothed: whether to fit Platt's targets instead of the values.
 
     Returns:

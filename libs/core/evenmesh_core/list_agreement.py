@@ -42,7 +42,7 @@ def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float:
 
 
 def jaccard(first: Sequence[str], second: Sequence[str]) -> float:
-    """Return the share of the items of either ranking that both hold, whatever their order.
+    """Return the share of the items of either ranking that both hold, in any order.
 
     Args:
         first: item ids, each once.

@@ -1,4 +1,4 @@
-"""What tokenised texts share: bags of tokens or n-grams, and longest common subsequences.
+"""Overlap of tokenised texts: bags of tokens or n-grams, and longest common subsequences.
 
 Bags are compared in time linear in the smaller one. Subsequences are compared bit-parallel (Hyyrö 2004,
 through ``rapidfuzz``): m · n / 64 steps and linear memory instead of a table of m · n numbers.

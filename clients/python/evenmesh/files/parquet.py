@@ -33,7 +33,7 @@ _TEXTS: Final = ("id", "title", "text")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an exported file says of itself.
+    """What an exported file states about itself.
 
     Attributes:
         collection: name of the collection it is of.

@@ -43,11 +43,11 @@ class AuditSample:
     """The outcome of one ranking.
 
     Attributes:
-        policy: what made it.
+        policy: policy that made it.
         alpha: fairness dial; None unless it was sampled.
         sample: which of its kind, from 0.
         passage_ids: the context, best first.
-        answer: None where there is none.
+        answer: None if there is no answer.
         utility: 0 to 1; None without references or answer.
         log_probability: of the sampled ranking, in nats; None where it was not sampled.
         failure: why there is no answer; None if there is one, or none was requested.
@@ -72,7 +72,7 @@ class AuditReport:
     """The measures of the rankings of one policy at one fairness dial; None where undefined.
 
     Attributes:
-        policy: what made them.
+        policy: policy that made them.
         alpha: fairness dial; None unless they were sampled.
         num_rankings: rankings drawn and measured.
         num_answered: rankings that were answered.

@@ -74,7 +74,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What an ingest did; durable by the time it is returned.
+    """Result of an ingest; its passages are durable when it is returned.
 
     Attributes:
         collection: the collection afterwards.
@@ -91,7 +91,7 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a removal of passages did; durable by the time it is returned.
+    """Result of a removal of passages; it is durable when it is returned.
 
     Attributes:
         collection: the collection afterwards.

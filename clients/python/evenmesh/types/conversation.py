@@ -37,8 +37,8 @@ class ConversationOptions(TypedDict, total=False):
     """Options of a conversation, besides those of its turns; the mesh chooses options that are left out.
 
     Attributes:
-        targets: what is fair; without any there is no report.
-        history: what passages are looked for with; "words" without it.
+        targets: shares that groups should have; without any there is no report.
+        history: how the search uses earlier turns; "words" by default.
         history_turns: earlier turns that it is made of, the newest ones, 1 to 100; 10 without it.
         template: prompt template that shows the model earlier turns, such as ``rankrag-answer-conversation``;
             without it the model is given each question alone.
@@ -73,7 +73,7 @@ class CitedEntity:
 
     Attributes:
         passage_id: the passage.
-        entity: address that identifies what it is about.
+        entity: address that identifies its subject.
         level: relevance level: 2 unless the labels say that it is not useful, then 0.
         repeated: it was cited before, and is not relevant again.
         word_count: place of its last word in the conversation, from 1.
@@ -111,7 +111,7 @@ class ConversationReport:
         relevance: R so far, 0 to 1.
         group_fairness: GF so far, 0 to 1.
         combined: GFRC so far.
-        turn_relevance: what the turn adds to R; None where the report before it is missing.
+        turn_relevance: what the turn adds to R; None if the report before it is missing.
         turn_group_fairness: mean similarity of the turn to the targets; None where it is left out.
         by_attribute: fairness of each attribute.
         entities: the sources that the turn cites.
@@ -141,7 +141,7 @@ class TurnResult:
     Attributes:
         conversation_id: the conversation.
         turn: which turn, from 1.
-        looked_for: what passages were looked for with.
+        looked_for: text that passages were searched for with.
         ask: the answer and what led to it.
         report: the conversation so far; None without targets, or where the evaluator was away.
         transcript: the conversation so far in the format of GFRC's figure 5, without the line of its topic.
@@ -187,7 +187,7 @@ def group_target(
     """Return a target for the groups of a collection's passages, by name.
 
     Args:
-        values: what each passage has in the attribute; empty where nothing.
+        values: value of the attribute of each passage; empty if it has none.
         attribute: its name.
         own: whether the target is the collection's own distribution, instead of the same share for each.
         divergence: how distributions are compared.

@@ -110,7 +110,7 @@ class Answer:
         log_probability: of the written tokens, in nats.
         model: name of the model that answered.
         model_version: its version.
-        engine: what ran it: ``transformers``, ``pointer``, ``ctranslate2`` or ``triton``.
+        engine: engine that ran it: ``transformers``, ``pointer``, ``ctranslate2`` or ``triton``.
         member: the expression that led to it, in an ensemble; empty otherwise.
         dropped_passages: passages that did not fit and were left out, last ones first.
         cut_passages: passages that were shown but cut at their end.
@@ -249,7 +249,7 @@ class AskResult:
     """The result of an ask.
 
     Attributes:
-        question: what was asked.
+        question: the question.
         answers: one per distinct context, the first one first.
         failures: contexts without an answer.
         retrieved: the candidates; None if retrieval brought none.

@@ -74,7 +74,7 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackResult:
-    """What happened to one item.
+    """Result of one item.
 
     Attributes:
         id: its idempotency id.
@@ -172,8 +172,8 @@ class ModelVersion:
         version: its name.
         serving: whether it is served now.
         created_at: when it was made, UTC.
-        provenance: what made it.
-        parent_version: what it was trained from; empty if nothing.
+        provenance: training that made it.
+        parent_version: version that it was trained from; empty if there is none.
         metrics: measured values, by name.
         agent: whose own it is; None if it serves all agents.
         base_version: the version that an adapter changes; empty for a whole model.
@@ -220,7 +220,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStatus:
-    """What training is doing.
+    """State of trainings.
 
     Attributes:
         state: what the trainer is doing.

@@ -161,7 +161,7 @@ class FairnessInterval:
         count: points in it.
         paired_value: mean of y minus the baseline of the same query; None without points that have one. This
             is the difference to argue with.
-        paired_count: points with a baseline of their own in it.
+        paired_count: points in it that have their own baseline.
     """
 
     low: float
@@ -301,7 +301,7 @@ class Nugget:
         word_count: place of its last word, counted over all turns and users from 1.
         gain: 0 to 1.
         membership: for each attribute the share of each group, sum 1.
-        entity: what it is about; an entity that was cited before is not relevant again. Empty if none.
+        entity: its subject; an entity that was cited before is not relevant again. Empty if none.
     """
 
     word_count: int
@@ -444,7 +444,7 @@ class AnsweredQuestion:
     Attributes:
         answers: one of each retriever.
         references: right answers; an answer is right that equals one after SQuAD's normalisation.
-        contexts: what each retriever found, one text each; without it kinds of errors are left out.
+        contexts: text that each retriever found; without it kinds of errors are left out.
     """
 
     answers: Sequence[str]

@@ -64,11 +64,11 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class BalanceOffset:
-    """What a controller added to the scores of one provider's passages.
+    """Amount that a controller added to the scores of one provider's passages.
 
     Attributes:
         provider: the provider.
-        offset: what was added, in score ranges, -1 to 1.
+        offset: amount added, in score ranges, -1 to 1.
         owed: exposure deserved minus exposure given, in contexts, faded by age.
     """
 
@@ -79,7 +79,7 @@ class BalanceOffset:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The policy that reaches a target, and what is expected of it: exact, whatever the rankings drawn show.
+    """The policy that reaches a target, and its exact expectations (not means over the drawn rankings).
 
     Attributes:
         kind: how rankings are drawn.
@@ -90,12 +90,12 @@ class Policy:
         disparity: expected EE-D of its bound, 0 to 1.
         relevance: expected relevance of a context, 0 to k.
         best_relevance: relevance of the context without sampling.
-        relevance_kind: what the two are sums of.
+        relevance_kind: kind of the values that the two sum.
         reached: whether the target is reached, to 0.001; otherwise this is the nearest policy there is.
         note: one line on a target that is not reached; empty if it is.
-        shares: what became of each bound; a bound for each value has one for each value that could break it.
+        shares: result of each bound; a bound for each value has one for each value that could break it.
         balance: the controller of exposure over time; None without one.
-        offsets: what it added, for the providers of the ranked passages that it added something to.
+        offsets: amounts added to scores, for each provider of ranked passages that got one.
     """
 
     kind: PolicyKind
@@ -115,5 +115,5 @@ class Policy:
 
     @property
     def relevance_loss(self) -> float:
-        """Share of the best context's relevance that is given up in expectation; 0 where there is none."""
+        """Share of the best context's relevance that is given up in expectation; 0 if it has none."""
         return 1 - self.relevance / self.best_relevance if self.best_relevance else 0.0

@@ -1,4 +1,4 @@
-"""Reports: what a run, or one ask, showed."""
+"""Reports of runs and of single asks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class DegradationCount:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What asks have in common that makes their measurements comparable.
+    """Options that asks have in common, so that their measurements are comparable.
 
     Attributes:
         collection: the collection; empty for candidates sent along.
@@ -180,7 +180,7 @@ class ObservedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ObservedAsk:
-    """What one ask showed and said.
+    """Passages that one ask showed, and its answers.
 
     Attributes:
         id: of the observation.
@@ -221,12 +221,12 @@ class ObservedAsk:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one observation measured.
+    """Quantities that one observation measured.
 
     Attributes:
         observation_id: the observation.
         query_id: its query.
-        configuration: what made it.
+        configuration: configuration that made it.
         observed_at: when the ask ended, UTC.
         quantities: measured quantities by the name of their field in :class:`RunReport`; what is undefined is
             left out.

@@ -1,4 +1,4 @@
-"""Reranking alone: what the first stage gave, and the result."""
+"""Reranking alone: scores of the first stage, and the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FirstStage:
-    """What a first stage gave the passages that are reranked.
+    """Scores that a first stage gave the passages that are reranked.
 
     Attributes:
         scores: one for each passage, in its unit: higher is better.

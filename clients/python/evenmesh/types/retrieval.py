@@ -29,7 +29,7 @@ class Embeddings:
 
     Attributes:
         vectors: of length 1, all of one dimension.
-        tokens: what the encoder read of each text.
+        tokens: number of tokens that the encoder read of each text.
         model: name of the encoder.
         fingerprint: names its weights and settings: only vectors of one fingerprint may be compared.
         max_tokens: most tokens that it reads of a text; the rest is cut off.
@@ -98,7 +98,7 @@ class Retrieval:
 
 
 class RetrieveOptions(TypedDict, total=False):
-    """What to retrieve from and how; the server chooses options that are left out or None.
+    """Options of a retrieval; the server chooses those that are left out or None.
 
     Attributes:
         collection: name of a collection; this, ``passages`` or ``web`` must be given.

@@ -46,10 +46,10 @@ class SignedStatement:
 
 @dataclass(frozen=True, slots=True)
 class ProviderExposure:
-    """What one configuration showed of a provider.
+    """Exposure that one configuration gave a provider.
 
     Attributes:
-        configuration: what made the asks comparable.
+        configuration: options that the asks have in common.
         num_found: asks that found a passage of the provider.
         num_shown: asks that showed one to the model.
         num_cited: asks with an answer that cites one.
@@ -69,7 +69,7 @@ class ProviderExposure:
 
 @dataclass(frozen=True, slots=True)
 class ExposureStatement:
-    """What one provider deserved and was given.
+    """Exposure that one provider deserved and was given.
 
     Attributes:
         tenant: whose asks it is about.
@@ -78,7 +78,7 @@ class ExposureStatement:
         last_day: last day, UTC.
         issued_at: when it was made, UTC.
         nonce: that of the request.
-        configurations: what was shown, most asks first; at most 100.
+        configurations: exposure by configuration, most asks first; at most 100.
         num_left_out: configurations left out; None with noise.
         min_asks: fewest asks that a configuration is stated with.
         epsilon: privacy budget of one ask on each day; None without noise.
@@ -98,7 +98,7 @@ class ExposureStatement:
 
 @dataclass(frozen=True, slots=True)
 class ProviderBalance:
-    """What a provider deserved and was given, in contexts, faded by age."""
+    """Exposure that a provider deserved and was given, in contexts, faded by age."""
 
     provider: str
     target: float

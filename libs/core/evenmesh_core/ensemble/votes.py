@@ -174,7 +174,7 @@ def tally(
         drop_filtered: as :func:`vote`.
 
     Returns:
-        Pooled similarities [Q, M], scores [Q, M] and winners [Q]; winners are None where no retriever
+        Pooled similarities [Q, M], scores [Q, M] and winners [Q]; winners are None if no retriever
         survives.
     """
     pooled = pooled_similarities(combined, voters(survivors, drop_filtered), pooling, threshold)

@@ -83,7 +83,7 @@ def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: in
     the nearest end: α = 0, or α = 100, at which items of equal score are still equally likely.
 
     Args:
-        target: what to reach.
+        target: target to reach.
         scores: vector [n] of finite retrieval scores of any sign.
         relevance: vector [n] of finite numbers from 0, which grow with the scores, equal for equal scores.
         k: length of the top, from 1.
