@@ -19,6 +19,7 @@ from evenmesh_generator.triton import shared_memory, stubs
 from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
 from evenmesh_studies import demo
 from tests.support.triton_server import skip_where_impossible
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -140,10 +141,7 @@ def test_a_killed_supervisor_leaves_neither_processes_nor_shared_memory(tmp_path
         (server,) = psutil.Process(owner).children()
         pids = [state.pid, owner, server.pid, pid_of(state, "generator"), *stubs.of_server(server.pid)]
         os.kill(state.pid, signal.SIGKILL)
-        deadline = time.monotonic() + DEADLINE_S
-        while alive := [pid for pid in pids if runs(pid)]:
-            assert time.monotonic() < deadline, alive
-            time.sleep(0.1)
+        wait_until(lambda: not any(map(runs, pids)), DEADLINE_S)
         assert list(shared_memory.FOLDER.glob(f"evenmesh-triton-{owner}-*")) == []
     finally:
         stop(tmp_path / "home")

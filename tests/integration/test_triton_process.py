@@ -31,6 +31,7 @@ from evenmesh_kit.telemetry.spans import Spans
 from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 from tests.support.triton_models import write_odd_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -179,10 +180,7 @@ def test_a_model_loaded_anew_answers_again(small: TritonServer) -> None:
         client.unload_model("odd")
         assert gone([before])
         client.load_model("odd")
-        deadline = time.monotonic() + 60
-        while not client.is_model_ready("odd"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: client.is_model_ready("odd"))
         assert small.stub_pid("odd") != before
         assert small.running
 
@@ -227,10 +225,7 @@ def test_a_model_whose_process_died_ends_the_server_unless_somebody_loads_it_ane
     small: TritonServer,
 ) -> None:
     os.kill(small.stub_pid("odd"), signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while small.running:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not small.running)
     assert "a process of Triton's Python backend has ended" in small.log.read_text()
 
 
