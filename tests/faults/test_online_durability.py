@@ -44,6 +44,7 @@ from tests.support.forked import LEARNING
 from tests.support.killable import Killable
 from tests.support.online_world import COLLECTION, Stream, Taste, corpus, dislikes, likes
 from tests.support.postgres import Postgres
+from tests.support.waiting import until
 
 CLIENTS = 16
 ITEMS = int(os.environ.get("EVENMESH_DURABILITY_ITEMS", "800"))
@@ -140,9 +141,7 @@ async def _ask(address: str, stream: Stream, seen: Seen) -> None:
 async def _noticed(seen: Seen) -> None:
     """Waits until a call has failed: a process that is back at once is hidden by the client's retries."""
     before = seen.failures
-    async with asyncio.timeout(60):
-        while seen.failures == before:
-            await asyncio.sleep(0.05)
+    await until(lambda: seen.failures != before)
 
 
 async def _fill(address: str, stream: Stream) -> None:
