@@ -189,12 +189,13 @@ def event(value: Event) -> pb.AskResponse:
     match value:
         case pb.Delta():
             return pb.AskResponse(delta=value)
-        case Retrieved(found):
+        case Retrieved(found, collection):
             retrieved = pb.Retrieved(
                 passages=found.passages,
                 scores=found.scores.tolist(),
                 retriever=found.retriever,
                 index_version=found.index_version,
+                collection=collection,
             )
             return pb.AskResponse(retrieved=retrieved)
         case Ranked(contexts, reranker, model_version, member, fusion, policy):

@@ -255,9 +255,10 @@ EMPTY_CONTEXTS: Final = Contexts(np.empty((1, 0), dtype=np.int64), None)
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Event: retrieval is done."""
+    """Event: retrieval is done. ``collection`` is the one that was searched; empty for other passages."""
 
     pool: Pool
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True)

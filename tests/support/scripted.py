@@ -69,7 +69,7 @@ def script() -> list[Ask]:
     return [
         Ask(
             retrieved=orchestrator_pb2.Retrieved(
-                passages=passages, scores=[2.0, 1.0], retriever="bm25", index_version="v7"
+                passages=passages, scores=[2.0, 1.0], retriever="bm25", index_version="v7", collection="demo"
             )
         ),
         Ask(

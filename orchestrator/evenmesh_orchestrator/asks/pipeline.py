@@ -116,7 +116,8 @@ class Pipeline:
         found = await self._retrieval.find(ask, clock)
         if ask.reads_passages:
             clock.record(Stage.RETRIEVE, began)
-        yield Retrieved(found.pool)
+        searched = ask.reads_passages and not ask.web
+        yield Retrieved(found.pool, ask.collection if searched else "")
         degradations = list(found.degradations)
         for degraded in degradations:
             yield degraded

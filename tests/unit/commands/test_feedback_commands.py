@@ -35,7 +35,7 @@ def test_a_file_of_another_name_than_parquet_is_not_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     assert main([*command, str(tmp_path / "out.jsonl")]) == 1
-    assert "name it out.parquet" in capsys.readouterr().err
+    assert "name the file out.parquet" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -369,7 +369,11 @@ CONTEXTS = Contexts(np.array([[0], [0]]), np.array([-0.5, -0.5]))
 @pytest.mark.parametrize(
     ("event", "kind", "text"),
     [
-        (Retrieved(POOL), "retrieved", 'scores: 3.5 retriever: "bm25" index_version: "v1"'),
+        (
+            Retrieved(POOL, "demo"),
+            "retrieved",
+            'scores: 3.5 retriever: "bm25" index_version: "v1" collection: "demo"',
+        ),
         (
             Ranked(CONTEXTS, "rankrag", "r1"),
             "ranked",

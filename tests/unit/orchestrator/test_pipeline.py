@@ -12,10 +12,12 @@ from typing import TypeVar
 import grpc
 import pytest
 
+from evenmesh.common.v1 import common_pb2
 from evenmesh.common.v1.common_pb2 import Policy
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import (
     FailedPrecondition,
@@ -35,6 +37,7 @@ from evenmesh_orchestrator.domain import (
     Failed,
     Finished,
     Ranked,
+    Retrieved,
     Sampling,
     Stage,
 )
@@ -76,6 +79,17 @@ async def test_events_come_in_order(mesh: Mesh) -> None:
     (observation,) = mesh.observer.posted
     assert observation.ask.id == finished.ask_id
     assert list(observation.stage_ms) == [Stage.RETRIEVE, Stage.RERANK, Stage.GENERATE]
+
+
+async def test_the_collection_that_was_searched_is_named(mesh: Mesh) -> None:
+    passages = retriever_pb.InlineCandidates(passages=[common_pb2.Passage(id="x", text="X.")])
+    for asked, named in (
+        (ask(), "demo"),
+        (ask(collection="zoo"), "zoo"),
+        (ask(candidates=passages), ""),
+        (replace(ask(), web="searx"), ""),
+    ):
+        assert _only(await mesh.run(asked), Retrieved).collection == named
 
 
 async def test_a_deterministic_ask_gets_the_whole_pool_and_cuts_it(mesh: Mesh) -> None:

@@ -18,12 +18,15 @@ class Retrieved:
         scores: the retriever's score of each passage, in the retriever's unit.
         retriever: the retriever that answered.
         index_version: version of the index; empty for passages sent with the question.
+        collection: the collection that was searched; empty for passages of the question, of the web or of the
+            sources of an expression.
     """
 
     passages: tuple[Passage, ...]
     scores: tuple[float, ...]
     retriever: str
     index_version: str
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True)

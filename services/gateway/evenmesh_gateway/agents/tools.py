@@ -142,7 +142,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             outcome.check()
         except MeshError as error:
             raise _tool_error(error) from error
-        kept = ("shown", "providers", "report", "degradations", "ask_id", "run_id", "seed")
+        kept = ("collection", "shown", "providers", "report", "degradations", "ask_id", "run_id", "seed")
         extension = outcome.extension()
         return {
             "answer": outcome.text,

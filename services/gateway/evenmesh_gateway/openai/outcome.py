@@ -16,8 +16,8 @@ from evenmesh_gateway.http.json_values import JsonValues
 
 _REPORTED_ELSEWHERE: Final = ("exposure", "providers")
 _VALUES: Final = JsonValues(snake_case=True, zeros=True)
-_DEFAULT_COLLECTION: Final = "mesh"
-"""Name of the mesh's default collection in addresses, which a reply does not name."""
+_NOWHERE: Final = "mesh"
+"""Stands in addresses for the sources of an expression or an ensemble, whose passages are from several."""
 
 
 class Outcome:
@@ -113,7 +113,7 @@ class Outcome:
         """Return the passages that contain the answer, as citations of the whole of it.
 
         The address is the passage's attribute ``url``, or ``evenmesh://COLLECTION/ID``; COLLECTION is
-        ``mesh`` where the request names none.
+        ``mesh`` for passages of several sources.
         """
         chosen, text = self._chosen, self.text
         if chosen is None:
@@ -132,6 +132,12 @@ class Outcome:
             )
         return found
 
+    @property
+    def collection(self) -> str:
+        """Return the collection that was searched; empty if passages are from elsewhere."""
+        # An orchestrator of before does not say so.
+        return next((one.collection for one in self._retrieved), "") or self._request.collection
+
     def extension(self) -> dict[str, Any]:
         """Return what OpenAI's API has no place for.
 
@@ -142,6 +148,7 @@ class Outcome:
         return {
             "ask_id": self._done.ask_id,
             "run_id": self._done.run_id,
+            "collection": self.collection,
             "retriever": ", ".join(dict.fromkeys(one.retriever for one in retrieved)),
             "index_version": ", ".join(dict.fromkeys(one.index_version for one in retrieved)),
             "reranker": ", ".join(dict.fromkeys(one.reranker for one in ranked)),
@@ -185,9 +192,7 @@ class Outcome:
         url = passage.attributes.get("url", "")
         if url.startswith(("http://", "https://")):
             return url
-        place: str = self._request.WhichOneof("source") or _DEFAULT_COLLECTION
-        if place == "collection":
-            place = self._request.collection
+        place: str = self.collection or self._request.WhichOneof("source") or _NOWHERE
         return f"evenmesh://{place}/{quote(passage.id, safe='/')}"
 
 

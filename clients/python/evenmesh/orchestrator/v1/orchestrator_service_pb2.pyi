@@ -307,10 +307,15 @@ class Retrieved(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     RETRIEVER_FIELD_NUMBER: _builtins.int
     INDEX_VERSION_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
     retriever: _builtins.str
     """The retriever that answered; the expression if there is one."""
     index_version: _builtins.str
     """Version of the index; with an expression those of its sources as `Wiki=v7,News=v2`, or the SHA-256 of that."""
+    collection: _builtins.str
+    """The collection that was searched: the one of the request, or the default of the mesh. Empty for passages of
+    the request, of the web or of the sources of an expression.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The pool, best first."""
@@ -328,10 +333,11 @@ class Retrieved(_message.Message):
         scores: _abc.Iterable[_builtins.float] | None = ...,
         retriever: _builtins.str = ...,
         index_version: _builtins.str = ...,
+        collection: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index_version", b"index_version", "passages", b"passages", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "index_version", b"index_version", "passages", b"passages", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
