@@ -1,4 +1,4 @@
-"""Command ``evenmesh demo``: ask at several values of α, compare who is shown, and cite a document."""
+"""Command ``evenmesh demo``: ask without and with the dial, compare who is shown, and cite a document."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from evenmesh_documents.splitting import Splitting
     from evenmesh_studies.demo import Question
 
-ALPHAS: Final = (0.0, 1.0, 8.0)
+ALPHAS: Final = (None, 8.0, 0.0)
+"""Settings of the dial; None: one ranking by score."""
 SAMPLES: Final = 100
 POOL: Final = 10
 ANSWERS: Final = 3
@@ -33,10 +34,10 @@ QUESTION: Final = "How often should a bicycle chain be oiled?"
 def demo(
     number: Annotated[
         int, typer.Option("--question", min=1, max=60, help="Which of the demo's questions to ask.")
-    ] = 1,
+    ] = 10,
     home: Home = None,
 ) -> None:
-    """Ask one question at α = 0, 1 and 8; watch exposure move. Then ingest documents and cite a page.
+    """Ask without the dial, at α = 8 and at α = 0; see who is shown. Then ingest documents and cite a page.
 
     Uses the running mesh, or starts one and stops it afterwards.
     """
@@ -94,21 +95,21 @@ async def _show(screen: Screen, addresses: "Addresses", question: "Question") ->
             view.finish(question.question)
         screen.line()
         screen.line(
-            f"The same question from {SAMPLES} sampled rankings of its {POOL} best passages, "
-            "at three settings of the fairness dial α",
+            f"The same question from its {POOL} best passages: without the fairness dial, "
+            f"and from {SAMPLES} rankings drawn with it",
             style="bold",
         )
-        results: dict[float, AskResult] = {}
+        results: dict[float | None, AskResult] = {}
         for alpha in ALPHAS:
-            with screen.err.status(f"α = {alpha:g}"):
+            with screen.err.status(_named(alpha)):
                 results[alpha] = await client.answer(
                     question.question,
                     collection=DEMO,
                     alpha=alpha,
-                    samples=SAMPLES,
+                    samples=None if alpha is None else SAMPLES,
                     seed=0,  # the shares that the README shows
                     depth=POOL,
-                    num_answers=ANSWERS,
+                    num_answers=None if alpha is None else ANSWERS,
                     references=question.answers,
                     useful=question.useful_passage_ids,
                 )
@@ -158,8 +159,12 @@ def read_documents(spool: "Spool", splitting: "Splitting") -> "Gathered":
         )
 
 
-def _compare(screen: Screen, question: "Question", results: "dict[float, AskResult]") -> None:
-    """Make a table with a row per provider and a column per value of the dial."""
+def _named(alpha: float | None) -> str:
+    return "no dial" if alpha is None else f"α = {alpha:g}"
+
+
+def _compare(screen: Screen, question: "Question", results: "dict[float | None, AskResult]") -> None:
+    """Make a table with a row per provider and a column per setting of the dial."""
     from rich.text import Text
 
     from evenmesh.commands.screen import clean
@@ -168,8 +173,8 @@ def _compare(screen: Screen, question: "Question", results: "dict[float, AskResu
         alpha: {share.name: share.share for share in result.report.providers} if result.report else {}
         for alpha, result in results.items()
     }
-    table = screen.table("provider", "useful", *(f"α = {alpha:g}" for alpha in ALPHAS))
-    for name in dict.fromkeys(name for alpha in reversed(ALPHAS) for name in shares[alpha]):
+    table = screen.table("provider", "useful", *map(_named, ALPHAS))
+    for name in dict.fromkeys(name for alpha in ALPHAS for name in shares[alpha]):
         cells = (
             screen.bar(share, 14) + Text(f" {share:4.0%}")
             for share in (shares[alpha].get(name, 0.0) for alpha in ALPHAS)
