@@ -387,6 +387,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_addresses_prefer_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path))
     monkeypatch.setenv("EVENMESH_CLIENT_RETRIEVER_TARGET", "dns:///retriever:1")
 
     assert Addresses.find(tmp_path) == Addresses(retriever="dns:///retriever:1")
