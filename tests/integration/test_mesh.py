@@ -139,6 +139,7 @@ def test_the_fairness_dial_moves_exposure(client: Client) -> None:
             collection=DEMO,
             alpha=alpha,
             samples=100,
+            seed=0,
             num_answers=0,
             reranker="none",
             useful=QUESTION.useful_passage_ids,

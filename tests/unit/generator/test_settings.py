@@ -118,7 +118,7 @@ def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ({**SERVERS, "MODELS": "a", "BUNDLED": "true"}, "BUNDLED", "do not have the bundled model"),
         ({"ENGINE": "openai", "MODELS": "a"}, "MODELS", "EVENMESH_GENERATOR_REMOTE_URLS"),
         ({**SERVERS, "REMOTE_URLS": "a:8000", "MODELS": "a"}, "REMOTE_URLS", "http://HOST:PORT/v1"),
-        ({**SERVERS, "MODELS": '[{"name": "a", "urls": ["b"]}]'}, "MODELS[0][urls]", "no base URL"),
+        ({**SERVERS, "MODELS": '[{"name": "a", "urls": ["b"]}]'}, "MODELS[0][urls]", "is not a base URL"),
         (
             {**SERVERS, "MODELS": '[{"name": "a", "request": {"n": 2}}]'},
             "MODELS[0][request]",

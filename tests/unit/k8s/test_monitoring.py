@@ -49,7 +49,7 @@ def test_jobs_are_named_as_the_rules_expect(built: Manifests) -> None:
     scraped = {one.labels[label] for one in every if "metrics" in one.ports()}
     jobs: dict[str, set[str]] = {}
     for rule in (rule for group in rules["spec"]["groups"] for rule in group["rules"]):
-        for named in re.findall(r'job=~?"([a-z|-]+)"', rule["expr"]):
+        for named in re.findall(r'\bjob=~?"([a-z|-]+)"', rule["expr"]):
             jobs.setdefault(rule.get("alert", ""), set()).update(named.split("|"))
     assert set().union(*jobs.values()) == scraped
     assert jobs["EvenmeshTargetDown"] == scraped
