@@ -143,6 +143,7 @@ def test_compare_runs_open_an_ask_and_download(console: ConsolePage, client: Cli
                 collection=DEMO,
                 alpha=alpha,
                 samples=4,
+                seed=1,
                 run_id=run,
                 query_id=question.id,
                 references=question.answers,

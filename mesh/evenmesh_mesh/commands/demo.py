@@ -37,7 +37,9 @@ def demo(
     ] = 10,
     home: Home = None,
 ) -> None:
-    """Ask without the dial, at α = 8 and at α = 0; see who is shown. Then ingest documents and cite a page.
+    """Ask without and with the dial; see who is shown.
+
+    Asks a question by score, at α = 8 and at α = 0. Then ingests documents, and asks for a page of one.
 
     Uses the running mesh, or starts one and stops it afterwards.
     """
