@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+pytest.importorskip("evenmesh_evaluator")
+
 from benchmarks.coverage import OTHER, SYSTEM, measure, read_rows, regimes
 from evenmesh_core.sparse_means import LEAST_DIFFERING, sparse_interval
 
