@@ -40,19 +40,6 @@ class ExposureBalance:
         """Vector [g]: target minus exposure; below 0 for groups that got more than they deserve."""
         return self.target - self.exposure
 
-    def faded(self, elapsed: float, half_life: float) -> ExposureBalance:
-        """Return the balance after some time in which nothing was shown.
-
-        Args:
-            elapsed: from 0, in any unit of time.
-            half_life: after which half of it is left; above 0, in the same unit.
-
-        Raises:
-            InvalidInput: a number out of range.
-        """
-        factor = fading(number("elapsed", elapsed, low=0.0), half_life)
-        return ExposureBalance(self.names, self.target * factor, self.exposure * factor)
-
     def added(self, names: Sequence[str], target: ArrayLike, exposure: ArrayLike) -> ExposureBalance:
         """Return the balance with what one or several queries deserved and showed.
 

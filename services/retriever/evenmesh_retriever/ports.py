@@ -273,7 +273,7 @@ class TenantCollections:
         """Return all collections that can be read, by ascending name."""
         return self._store.list(self.tenant)
 
-    async def create(self, name: str, description: str, lexical: Lexical = Lexical()) -> CollectionInfo:  # noqa: B008
+    async def create(self, name: str, description: str, lexical: Lexical) -> CollectionInfo:
         """Return a new, empty collection."""
         return await self._store.create((self.tenant, name), description, lexical)
 

@@ -31,8 +31,6 @@ def test_a_name_that_repeats_is_added_up():
 
 
 def test_half_is_left_after_a_half_life():
-    balance = ExposureBalance().added(["A"], [2.0], [1.0]).faded(7.0, 7.0)
-    np.testing.assert_allclose(balance.owed, [0.5])
     np.testing.assert_allclose(fading(np.array([0.0, 1.0, 2.0, 3.0]), 1.0), [1, 0.5, 0.25, 0.125])
 
 
@@ -131,8 +129,7 @@ def test_the_controller_closes_a_gap():
     [
         (lambda: ExposureBalance().offsets(strength=11.0, limit=0.1), "strength"),
         (lambda: ExposureBalance().offsets(strength=1.0, limit=1.1), "limit"),
-        (lambda: ExposureBalance().faded(-1.0, 1.0), "elapsed"),
-        (lambda: ExposureBalance().faded(1.0, 0.0), "half_life"),
+        (lambda: fading(1.0, 0.0), "half_life"),
         (lambda: ExposureBalance().added(["A"], [1.0, 2.0], [1.0]), "target"),
         (lambda: ExposureBalance().added(["A"], [-1.0], [1.0]), "target"),
         (lambda: merit_shares([1.0], [1, 2]), "copies"),

@@ -91,9 +91,8 @@ def test_a_pod_takes_some_load_before_another_is_started(name: str) -> None:
     """A scaler by processor counts in what is requested: of too little, a handful of asks starts all pods."""
     measured = re.search(r"^\| orchestrator \| ([\d.]+) \| ms of a core", CAPACITY.read_text(), re.MULTILINE)
     assert measured is not None
-    seconds = (
-        float(measured[1]) / 1000 if name == "orchestrator" else 0.005
-    )  # benchmarks.md, HTTP beside gRPC
+    # Of the gateway 5.0 ms: docs/science/benchmarks.md, HTTP beside gRPC.
+    seconds = float(measured[1]) / 1000 if name == "orchestrator" else 0.005
     built = build("prod")
     requested = built.workload(name).containers[0]["resources"]["requests"]["cpu"]
     (metric,) = built.one("HorizontalPodAutoscaler", name)["spec"]["metrics"]

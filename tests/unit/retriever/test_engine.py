@@ -23,6 +23,7 @@ from evenmesh_retriever.domain import (
     Condition,
     Draw,
     Filter,
+    Lexical,
     NumberRange,
     Passage,
     Query,
@@ -52,7 +53,7 @@ async def engine(open_store) -> AsyncIterator[RetrieverEngine]:
     store = await open_store(prepare=catalogue.prepare)
     mine = store.of(DEFAULT_TENANT)
     await mine.ingest("c", PASSAGES, create=True)
-    await mine.create("empty", "")
+    await mine.create("empty", "", Lexical())
     pool = ComputePool(2, "test")
     yield RetrieverEngine(store, catalogue.retrievers, catalogue.default, pool, admission(2**18))
     pool.close()
