@@ -136,11 +136,12 @@ async def test_changes_appear_at_the_next_look_whole(
             await mine.ingest("d", some("x"), create=True)
             assert content(replica) == {"a": "text of a", "b": "text of b"}
             assert replica.describe("c").version == first
+            written = mine.describe("c").version
             await store.look()
             assert content(replica) == content(mine)
             assert content(replica, "d") == {"x": "text of x"}
-            versions = [replica.describe("c").version, mine.describe("c").version]
-            assert versions[0] == versions[1] > first  # the number at its begin grows
+            # The number at the begin of a version grows, also where the writer merges segments meanwhile.
+            assert first < written <= replica.describe("c").version <= mine.describe("c").version
             await mine.drop("c")
             await store.look()
             with pytest.raises(NotFound):
