@@ -201,7 +201,7 @@ rerank-table: install ## Every reranker on thirteen data sets beside the first s
 statistics: install ## How often our intervals hold the true value, in simulation; writes docs/science/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --out docs/science/coverage.md
 
-load-test: install ## Load a mesh of its own until it is full, and write docs/operate/bench.md and docs/operate/capacity.md (an hour)
+load-test: install ## Load a mesh of its own until it is full, and write docs/operate/bench-measured.md and capacity.md (an hour)
 	$(BIN)/python -m benchmarks.load_test
 
 chaos: install ## Kills, stops and a bad network for ten minutes, on every service and the database

@@ -1,4 +1,4 @@
-"""Test the embedded mesh under load, for docs/operate/bench.md and docs/operate/capacity.md.
+"""Test the embedded mesh under load, for docs/operate/bench-measured.md and capacity.md.
 
 ``python -m benchmarks.load_test`` starts a mesh on free ports with the demo corpus, ramps it to its knee,
 sweeps its settings, and fills the measured parts of both pages and the figures in docs/operate/bench/. It
@@ -72,7 +72,7 @@ def write(out: Path, names: Sequence[str]) -> None:
     for name in names:
         for picture in sorted((out / name).glob("*.png")):
             shutil.copyfile(picture, pictures / f"{name}-{picture.name}")
-        fill(DOCS / "bench.md", name, section(out, name))
+        fill(DOCS / "bench-measured.md", name, section(out, name))
     if "ramp" in names:
         page = str(DOCS / "capacity.md")
         _evenmesh(os.environ, "bench", "capacity", str(out / "ramp"), "--page", page)
@@ -82,7 +82,7 @@ def section(out: Path, name: str) -> str:
     """Return a run's report as part of a page, with deeper headings and figures from docs/operate/bench/."""
     report = (out / name / "report.md").read_text(encoding="utf-8").split("\n", 1)[1]
     words = next(words for known, words in RUNS if known == name)
-    deeper = re.sub(r"^## ", "#### ", report, flags=re.MULTILINE)
+    deeper = re.sub(r"^## ", "### ", report, flags=re.MULTILINE)
     placed = re.sub(r"!\[([\w-]+)\]\(([\w-]+\.png)\)", rf"![\1](bench/{name}-\2)", deeper)
     return f"`evenmesh bench {' '.join(words)}`\n{placed}"
 

@@ -12,12 +12,12 @@ from evenmesh_studies.load.reporting.report import CAPTIONS
 
 DOCS = Path(__file__).parents[3] / "docs" / "operate"
 PARTS = {
-    "bench.md": ("ramp", "rerank-generate", "depth", "concurrency", "front"),
+    "bench-measured.md": ("ramp", "rerank-generate", "depth", "concurrency", "front"),
     "capacity.md": ("capacity",),
 }
 
 
-@pytest.mark.parametrize("page", sorted(PARTS))
+@pytest.mark.parametrize("page", ["bench.md", "capacity.md"])
 def test_its_commands_are_those_there_are(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     commands = [

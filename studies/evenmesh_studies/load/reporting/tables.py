@@ -38,6 +38,7 @@ def run_tables(run: LoadRun) -> Iterator[Table]:
         yield text_table(run)
     yield stages_table(run)
     yield bottleneck_table(run)
+    yield processors_table(run)
     if any(one.codes().keys() - {"OK"} or one.degraded() for one in run.steps):
         yield errors_table(run)
     yield quantities_table(run)
@@ -52,7 +53,7 @@ def knee_table(run: LoadRun) -> Table:
         ("measured" if knee.reached else "measured: not reached", measured, None, None)
     ]
     for one in run.predicted:
-        off = 100 * off_by(one.knee, knee.rate) if knee.reached else math.nan
+        off = f"{off_by(one.knee, knee.rate):+.0%}".replace("-", "−") if knee.reached else None
         rows.append((one.model, one.knee, off, one.saturation))
     if run.slo_rate is not None and run.slo is not None:
         rate, tried = run.slo_rate
@@ -65,7 +66,7 @@ def knee_table(run: LoadRun) -> Table:
         (
             text("model", ""),
             Column("rate", "calls per second"),
-            Column("off", "off by, %"),
+            Column("off", "off by"),
             Column("saturation", "saturated at"),
         ),
         tuple(rows),
@@ -128,6 +129,15 @@ def stages_table(run: LoadRun) -> Table:
 
 def bottleneck_table(run: LoadRun) -> Table:
     """Return what delayed calls under each load."""
+    columns: list[_StepColumn] = [
+        (text("bottleneck", "bottleneck"), lambda one: bottleneck_of(run, one)[0]),
+        (text("why", "why"), lambda one: bottleneck_of(run, one)[1]),
+    ]
+    return _by_load(run, "bottleneck", "Bottleneck", columns)
+
+
+def processors_table(run: LoadRun) -> Table:
+    """Return which processes computed under each load, and how late the client was."""
 
     def client_share(one: StepResult) -> float:
         return 100 * one.client_cpu_s / (one.processes * one.elapsed_s) if one.elapsed_s else math.nan
@@ -138,17 +148,17 @@ def bottleneck_table(run: LoadRun) -> Table:
 
     services = dict.fromkeys(name for one in run.steps for name in one.usage.services_cpu_s)
     columns: list[_StepColumn] = [
-        (text("bottleneck", "bottleneck"), lambda one: bottleneck_of(run, one)[0]),
-        (Column("client", "client, % of a core each"), client_share),
-        (Column("lag", "its loop's lag p99, ms"), lambda one: one.lags.p99),
-        (Column("late", "sent late p99, ms"), lambda one: Distribution.of(one.late_ms()).p99),
-        (Column("machine", "machine busy, %"), lambda one: 100 * one.usage.machine_share),
-        (Column("others", "others, %"), lambda one: 100 * one.usage.others_share(one.client_cpu_s)),
-        *((Column(name, f"{name}, %"), partial(service_share, name)) for name in services),
-        (text("why", "why"), lambda one: bottleneck_of(run, one)[1]),
+        (Column("machine", "all"), lambda one: 100 * one.usage.machine_share),
+        *((Column(name, name), partial(service_share, name)) for name in services),
+        (Column("others", "others"), lambda one: 100 * one.usage.others_share(one.client_cpu_s)),
+        (Column("client", "client"), client_share),
+        (Column("lag", "its lag, ms"), lambda one: one.lags.p99),
     ]
-    note = "Shares of services and others are of all cores of this machine."
-    return _by_load(run, "bottleneck", "Bottleneck", columns, note)
+    note = (
+        "Per cent of all cores of this machine; of the client, per cent of one core for each of its "
+        "processes. Lag is how long its event loop was held up (p99)."
+    )
+    return _by_load(run, "processors", "Processors", columns, note)
 
 
 def errors_table(run: LoadRun) -> Table:
@@ -210,8 +220,16 @@ def _name(run: LoadRun, measured: StepResult) -> str:
 
 def _by_load(run: LoadRun, name: str, title: str, columns: Sequence[_StepColumn], note: str = "") -> Table:
     """Return a table with a row for each step."""
-    rows = tuple((_name(run, one), *(value(one) for _, value in columns)) for one in run.steps)
+    rows = tuple((_name(run, one), *(_rounded(value(one)) for _, value in columns)) for one in run.steps)
     return Table(name, title, (text("load", "load"), *(column for column, _ in columns)), rows, note)
+
+
+def _rounded(cell: Cell) -> Cell:
+    """Return a number with three digits, or all those before its point: a load test knows no more."""
+    if not isinstance(cell, float) or math.isnan(cell):
+        return cell
+    digits = max(0, 3 - len(f"{abs(cell):.0f}"))
+    return f"{cell:,.{digits}f}".replace("-", "−")
 
 
 def _latency(name: str, one: StepResult) -> float:
