@@ -11,7 +11,6 @@ from evenmesh.commands.group import group
 from evenmesh.commands.screen import Screen
 
 if TYPE_CHECKING:
-    from evenmesh.types.reports import Estimate
     from evenmesh.types.statements import ExposureStatement
 
 
@@ -48,7 +47,7 @@ def get(
     import secrets
 
     from evenmesh import Client
-    from evenmesh.commands.statement_page import page
+    from evenmesh.commands.statement_view import page
     from evenmesh.statements import read
 
     screen = Screen()
@@ -175,43 +174,16 @@ def balance(
 
 
 def _show(screen: Screen, stated: "ExposureStatement") -> None:
-    from evenmesh.commands.views import configuration_shown
+    from evenmesh.commands.statement_view import COLUMNS, caveats, rows
 
     screen.line(
         f"{stated.provider}, {stated.first_day} to {stated.last_day} (UTC), tenant {stated.tenant}", "bold"
     )
-    columns = ("configuration", "found", "shown", "cited", "exposure", "target", "owed")
-    table = screen.table(*columns, right=columns[1:])
-    for one in stated.configurations:
-        counts = (one.num_found, one.num_shown, one.num_cited)
-        shares = (one.exposure, one.target, one.owed)
-        table.add_row(
-            configuration_shown(one.configuration), *(f"{n:,}" for n in counts), *map(interval, shares)
-        )
+    table = screen.table(*COLUMNS, right=COLUMNS[1:])
+    for row in rows(stated):
+        table.add_row(*row)
     screen.out.print(table)
     screen.note(caveats(stated))
-
-
-def interval(value: "Estimate") -> str:
-    """Return a share with its interval, in per cent."""
-    if value.mean is None:
-        return "–"
-    if value.low is None or value.high is None:
-        return f"{value.mean:.1%}"
-    return f"{value.mean:.1%} ({value.low:.1%} to {value.high:.1%})"
-
-
-def caveats(stated: "ExposureStatement") -> str:
-    """Return what a reader of a statement must know of its numbers, in a few sentences."""
-    text = (
-        "Exposure is the provider's part of the context, target the part that it deserves by relevance, "
-        f"both per ask. Configurations with fewer than {stated.min_asks} asks are left out"
-    )
-    if stated.num_left_out:
-        text += f"; {stated.num_left_out} are"
-    if stated.epsilon is not None:
-        text += f". All numbers carry noise for privacy, budget {stated.epsilon:g} for each ask on its day"
-    return f"{text}. Issued at {stated.issued_at.isoformat(timespec='seconds')}."
 
 
 def _missing(error: ModuleNotFoundError) -> CommandError:
