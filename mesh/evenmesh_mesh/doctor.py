@@ -252,16 +252,16 @@ def _gpu() -> Finding:
         return Finding("gpu", Level.OK, "not looked for: torch is not installed")
     import torch
 
-    from evenmesh_kit.compute import placement
+    from evenmesh_kit.compute import devices
 
     if not torch.cuda.is_available():
-        if not placement.DRIVER.exists():
+        if not devices.DRIVER.exists():
             return Finding("gpu", Level.OK, "none that torch can use: models run on the processor")
         return Finding(
             "gpu",
             Level.WARN,
             "there is NVIDIA's driver, but models run on the processor",
-            placement.why_no_cuda(),
+            devices.why_no_cuda(),
         )
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     return Finding(

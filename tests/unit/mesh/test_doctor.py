@@ -10,7 +10,7 @@ import torch
 
 from evenmesh.commands import main
 from evenmesh.local_mesh import MeshState, ServiceState
-from evenmesh_kit.compute import cpu_engine, placement
+from evenmesh_kit.compute import cpu_engine, devices
 from evenmesh_lab import machine
 from evenmesh_mesh import MeshSettings, doctor
 from evenmesh_mesh.doctor import Level, examine
@@ -113,9 +113,9 @@ def test_a_gpu_that_cannot_be_used_is_a_warning_that_says_why(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(placement, "DRIVER", tmp_path / "none")
+    monkeypatch.setattr(devices, "DRIVER", tmp_path / "none")
     assert doctor._gpu().level is Level.OK
-    monkeypatch.setattr(placement, "DRIVER", tmp_path)
+    monkeypatch.setattr(devices, "DRIVER", tmp_path)
     finding = doctor._gpu()
     assert finding.level is Level.WARN
     assert "built without CUDA" in finding.advice

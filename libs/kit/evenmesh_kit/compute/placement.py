@@ -5,23 +5,15 @@ Needs ``torch``; only services that load models import this.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from evenmesh_kit.compute.devices import DeviceError
-from evenmesh_kit.compute.model_files import one_line
-
-_log = logging.getLogger("evenmesh.compute")
-
-DRIVER: Final = Path("/dev/nvidiactl")
-"""Is there where NVIDIA's driver is loaded."""
+from evenmesh_kit.compute.devices import choose_device
 
 LOADING: Final = Lock()
 """Held while transformers loads a model: it changes its own classes and PyTorch's number type meanwhile.
@@ -60,42 +52,6 @@ class Placement:
     def dtype_name(self) -> str:
         """Return the name of the number type, such as ``bfloat16``."""
         return str(self.dtype).removeprefix("torch.")
-
-
-def choose_device(device: str, *, require_gpu: bool = False) -> torch.device:
-    """Return the device for a setting, as :meth:`Placement.choose` does.
-
-    Raises:
-        DeviceError: there is no such device, or no GPU where one is required.
-    """
-    available = torch.cuda.is_available()
-    name = ("cuda:0" if available else "cpu") if device == "auto" else device
-    if require_gpu and not name.startswith("cuda"):
-        why = why_no_cuda() if device == "auto" else f"the device is set to {device!r}: set auto or cuda"
-        raise DeviceError(f"a GPU is required, and models would run on the CPU: {why}")
-    if device == "auto" and not available and DRIVER.exists():
-        _log.warning("models run on the CPU although there is an NVIDIA driver: %s", why_no_cuda())
-    try:
-        place = torch.device("cuda:0" if name == "cuda" else name)
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError):
-        why = f": {why_no_cuda()}" if name.startswith("cuda") and not available else ""
-        raise DeviceError(f"no device {name!r} on this machine{why}") from None
-    return place
-
-
-def why_no_cuda() -> str:
-    """Return why PyTorch cannot use a GPU, and what to do."""
-    if torch.version.cuda is None:
-        return "this PyTorch is built without CUDA; install the one of PyPI (images: VARIANT=cuda)"
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    except (RuntimeError, AssertionError) as error:
-        return (
-            f"CUDA cannot start ({one_line(error)}); check nvidia-smi, that the driver suits CUDA "
-            f"{torch.version.cuda}, and that the container is given a GPU"
-        )
-    return "PyTorch sees no GPU; check CUDA_VISIBLE_DEVICES, and that the container is given one"
 
 
 def upload(values: Sequence[Any], device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -28,9 +28,6 @@ from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.models import pairs, token_names, tokens
 from evenmesh_reranker.models.fusions import FIELD, Fusions
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
-
-if TYPE_CHECKING:
-    from evenmesh_reranker.backends.compiled_encoder import CompiledCrossEncoder
 
 
 class Encoder:
@@ -218,7 +215,7 @@ class EncoderLoader:
 
     def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
         """See the port."""
-        old = cast("Encoder | CompiledCrossEncoder", source)
+        old = cast(Any, source)  # of this module, or one that OpenVINO computes
         new = load(folder, self.placement)
         if not tokens.carry_over(old.tokenizer, old.embeddings(), new.tokenizer, new.model):
             return ()

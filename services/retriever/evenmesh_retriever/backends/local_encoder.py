@@ -14,9 +14,8 @@ import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from transformers.utils import logging as transformers_logging
 
-from evenmesh_kit.compute.devices import DeviceError
+from evenmesh_kit.compute.devices import DeviceError, choose_device
 from evenmesh_kit.compute.lengths import rows_at_once
-from evenmesh_kit.compute.placement import choose_device
 from evenmesh_retriever.ports import CannotStart
 
 M = TypeVar("M", SentenceTransformer, SparseEncoder)

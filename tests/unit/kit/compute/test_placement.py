@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenmesh_kit.compute import placement
-from evenmesh_kit.compute.devices import DeviceError
-from evenmesh_kit.compute.placement import Placement, choose_device, upload, why_no_cuda
+from evenmesh_kit.compute import devices
+from evenmesh_kit.compute.devices import DeviceError, choose_device, why_no_cuda
+from evenmesh_kit.compute.placement import Placement, upload
 
 
 def test_on_the_cpu() -> None:
@@ -117,7 +117,7 @@ def test_a_gpu_that_is_left_unused_is_logged(
     driver: bool,
 ) -> None:
     machine.without("the driver is too old")
-    monkeypatch.setattr(placement, "DRIVER", tmp_path if driver else tmp_path / "none")
+    monkeypatch.setattr(devices, "DRIVER", tmp_path if driver else tmp_path / "none")
     with caplog.at_level(logging.WARNING, "evenmesh.compute"):
         assert choose_device("auto").type == "cpu"
     assert ["the driver is too old" in one.getMessage() for one in caplog.records] == [True] * driver
