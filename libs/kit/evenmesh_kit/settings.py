@@ -77,6 +77,9 @@ class ServiceSettings(BaseSettings):
     share_port: bool = False
     """Whether the next process of this service may share the port, to take over without a gap: each listens
     only once it is ready. Not with ``port`` 0."""
+    health_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of the same address for health alone, [1, 65535], so that probes get an answer however many
+    callers the service has. It asks for neither TLS nor keys: let only probes reach it."""
     port_file: Path | None = None
     """File to write ``host:port`` to once bound."""
     home: Path = Field(

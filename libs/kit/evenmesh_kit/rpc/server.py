@@ -33,6 +33,7 @@ from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.rpc import parent_process as parent
 from evenmesh_kit.rpc.guard import Guard
 from evenmesh_kit.rpc.handlers import Chain, HandlerInterceptor
+from evenmesh_kit.rpc.health_port import health_server
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.requests import RequestReader, UnreadRequests
 from evenmesh_kit.rpc.runtime_streams import RuntimeStreams
@@ -190,6 +191,7 @@ class MeshServer:
             registration.add(registration.servicer, self._server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._probed = None if settings.health_port is None else health_server(self._health, settings)
         reflection.enable_server_reflection(
             [*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
         )
@@ -197,8 +199,7 @@ class MeshServer:
     @property
     def address(self) -> str:
         """Return ``host:port`` as bound."""
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        return f"{host}:{self._port}"
+        return self._on_host(self._port)
 
     @property
     def in_flight(self) -> int:
@@ -225,11 +226,14 @@ class MeshServer:
             await self._set_health(_NOT_SERVING)
             await self._health.set("live", _SERVING)  # for a supervisor that restarts hanging processes
             await self._server.start()
+            if self._probed is not None:
+                await self._probed.start()
             self._port_file.enter_context(port_file(self._settings, self.address))
             if not shared:
                 await self._lifecycle.start()
         except BaseException:
             await self._server.stop(0)
+            await self._stop_probed()
             self._port_file.close()
             if shared:
                 await self._lifecycle.stop()
@@ -276,6 +280,7 @@ class MeshServer:
         self._runtime_streams.end()
         # A call that resists cancellation is abandoned; the process ends.
         await asyncio.wait((stopping,), timeout=self._left_s() + 2 * _LAST_BYTES_S)
+        await self._stop_probed()
         if self._started:
             self._started = False
             self._port_file.close()
@@ -283,6 +288,10 @@ class MeshServer:
             if self._rates is not None:
                 await self._rates.close()
             _log.info("stopped")
+
+    async def _stop_probed(self) -> None:
+        if self._probed is not None:
+            await self._probed.stop(0)
 
     async def _drained(self) -> None:
         """Wait until no call runs or the grace period, which may be shortened meanwhile, is over."""
@@ -315,19 +324,27 @@ class MeshServer:
             await self._health.set(name, status)
 
     def _bind(self) -> None:
-        shared = self._settings.share_port
+        self._port = self._bound(self._server, "port", self._security.credentials)
+        if self._probed is not None:
+            self._bound(self._probed, "health_port", None)
+
+    def _bound(self, server: grpc.aio.Server, field: str, credentials: grpc.ServerCredentials | None) -> int:
+        """Bind a server to the port of a setting, and return the port."""
         try:
             # For the reason, which gRPC does not give when binding fails.
-            with bound_socket(self._settings) as probe:
-                if not shared:  # a listening probe would receive callers of the other process
+            with bound_socket(self._settings, field) as probe:
+                if not self._settings.share_port:  # it would receive callers of the other process
                     probe.listen(1)
-            self._port = self._settings.port
-            if self._security.credentials is None:
-                self._port = self._server.add_insecure_port(self.address)
-            else:
-                self._port = self._server.add_secure_port(self.address, self._security.credentials)
+            address = self._on_host(getattr(self._settings, field))
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
         except (OSError, RuntimeError) as error:
-            raise cannot_listen(self._settings, error) from None
+            raise cannot_listen(self._settings, error, field) from None
+
+    def _on_host(self, port: int) -> str:
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"{host}:{port}"
 
 
 def _by_name(service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
@@ -382,14 +399,18 @@ def _metering(
     return (Metering(file.content, telemetry.meter, built_in=unstated, rates=rates),)
 
 
-def bound_socket(settings: ServiceSettings) -> socket.socket:
+def bound_socket(settings: ServiceSettings, field: str = "port") -> socket.socket:
     """Return a socket that is bound to the address of the settings and does not listen yet.
+
+    Args:
+        settings: say the address.
+        field: the setting that is the port.
 
     Raises:
         OSError: it cannot be bound, see :func:`cannot_listen`.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
-        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        settings.host, getattr(settings, field), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     found = socket.socket(family, kind, protocol)
     try:
@@ -403,16 +424,16 @@ def bound_socket(settings: ServiceSettings) -> socket.socket:
     return found
 
 
-def cannot_listen(settings: ServiceSettings, error: Exception) -> ServerStartError:
+def cannot_listen(settings: ServiceSettings, error: Exception, field: str = "port") -> ServerStartError:
     """Return what to do about an address that cannot be bound."""
-    host, port = settings.host, settings.port
+    host, port = settings.host, getattr(settings, field)
     match getattr(error, "errno", None):
         case errno.EADDRINUSE | None:
             why = (
-                f"port {port} is taken on {host}: stop what listens there or set {variable(settings, 'port')}"
+                f"port {port} is taken on {host}: stop what listens there or set {variable(settings, field)}"
             )
         case errno.EACCES:
-            why = f"port {port} needs more rights than this user has: set {variable(settings, 'port')}"
+            why = f"port {port} needs more rights than this user has: set {variable(settings, field)}"
         case _:
             said = getattr(error, "strerror", error)
             why = f"cannot listen on {host}: {said}: set {variable(settings, 'host')}"
