@@ -67,7 +67,8 @@ printf '#!/bin/sh\nexec python -m evenmesh_%s "$@"\n' "$SERVICE" > /opt/venv/bin
 if [ "$SERVICE" = gateway ]; then
   printf '#!/bin/sh\nexec python -m evenmesh_gateway.ready "$@"\n' > /opt/venv/bin/healthy
 else
-  printf '#!/bin/sh\nexec grpc-health-probe -addr=127.0.0.1:%s "$@"\n' "$port" > /opt/venv/bin/healthy
+  printf '#!/bin/sh\nexec grpc-health-probe -addr="127.0.0.1:${EVENMESH_%s_HEALTH_PORT:-%s}" "$@"\n' \
+    "$(printf %s "$SERVICE" | tr a-z A-Z)" "$port" > /opt/venv/bin/healthy
 fi
 chmod 755 /opt/venv/bin/serve /opt/venv/bin/healthy
 mkdir -p /opt/home/evenmesh

@@ -364,6 +364,7 @@ def _environment(name: str, ports: Mapping[str, int], also: _Also) -> dict[str, 
         target = key.removeprefix(prefix).removesuffix("_TARGET").lower()
         variables[key] = f"dns:///127.0.0.1:{ports[target]}"
     here = {"HOST": "127.0.0.1", "PORT": str(ports[name]), "METRICS_PORT": "0", "GRACE_S": str(GRACE_S)}
+    here["HEALTH_PORT"] = str(_free_ports(1)[0])
     return variables | {prefix + key: value for key, value in {**here, **also.get(name, {})}.items()}
 
 

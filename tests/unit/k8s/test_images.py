@@ -267,6 +267,22 @@ def test_what_installs_is_a_script_that_refuses_what_it_does_not_know() -> None:
         assert message in done.stderr
 
 
+def test_an_engine_asks_the_port_of_health_where_there_is_one(tmp_path: Path) -> None:
+    """As probes of Kubernetes do: callers cannot fill it, and it speaks no TLS."""
+    start = INSTALL.index('if [ "$SERVICE" = gateway ]')
+    made = INSTALL[start : INSTALL.index("\nfi", start) + 3].replace("/opt/venv/bin", str(tmp_path))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SERVICE": "retriever", "port": "7071"}
+    subprocess.run(["sh", "-eu"], input=made, env=environment, text=True, timeout=60, check=True)
+    asking = tmp_path / "grpc-health-probe"
+    asking.write_text('#!/bin/sh\necho "$@"\n')
+    asking.chmod(0o755)
+    for also, port in (({}, 7071), ({"EVENMESH_RETRIEVER_HEALTH_PORT": "7079"}, 7079)):
+        done = subprocess.run(
+            ["sh", tmp_path / "healthy"], env=environment | also, text=True, capture_output=True, timeout=60
+        )
+        assert done.stdout == f"-addr=127.0.0.1:{port}\n", done.stderr
+
+
 def test_nobody_is_root_and_only_two_folders_are_written() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
     by_name = {re.search(r" AS (\S+)", stage).group(1): stage for stage in stages}  # type: ignore[union-attr]

@@ -232,6 +232,15 @@ def test_others_come_in_by_two_ways(built: Manifests) -> None:
     }
 
 
+def test_nobody_else_may_ask_for_health(built: Manifests) -> None:
+    """The kubelet of a pod's node always may, whatever the policies say."""
+    asked = [one for one in built.workloads() if "health" in one.ports()]
+    assert {*SERVICES} <= {one.name for one in asked}
+    for workload in asked:
+        for rule in rules(built, workload, "ingress") or ():
+            assert not {"health", workload.ports()["health"]} & {one["port"] for one in rule["ports"]}
+
+
 def test_what_fetches_models_may_and_nothing_else() -> None:
     fetching = {
         one.name

@@ -116,45 +116,18 @@ def test_what_runs_on_is_looked_after(built: Manifests) -> None:
             assert start["periodSeconds"] * start["failureThreshold"] >= 300
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_probes_are_grpc_and_a_service_that_is_not_ready_is_not_killed(name: str) -> None:
-    (container,) = build("dev").workload(name).containers
-    port = build("dev").workload(name).ports()["grpc"]
-    assert container["startupProbe"]["grpc"] == {"port": port}
-    assert container["readinessProbe"]["grpc"] == {"port": port}
-    # Under this name a process says that it answers; overall, that it can work (Triton may be away).
-    assert container["livenessProbe"]["grpc"] == {"port": port, "service": "live"}
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_with_tls_the_probes_speak_it(name: str) -> None:
-    workload = build("prod").workload(name)
-    (container,) = workload.containers
-    files = {
-        "ca.crt": workload.environment()["EVENMESH_TLS_CA"],
-        "tls.crt": workload.environment()["EVENMESH_TLS_CERT"],
-        "tls.key": workload.environment()["EVENMESH_TLS_KEY"],
-    }
-    (folder,) = {str(Path(path).parent) for path in files.values()}
-    assert folder in {mount["mountPath"] for mount in container["volumeMounts"]}
-    certificate = build("prod").one("Certificate", name)["spec"]
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert "grpc" not in container[probe], "Kubernetes' own gRPC probe speaks no TLS"
-        command = container[probe]["exec"]["command"]
-        assert command[0] == "grpc-health-probe"
-        reported = dict(re.fullmatch(r"-([a-z-]+)=?(.*)", word).groups() for word in command[1:])  # type: ignore[union-attr]
-        host, port = reported.pop("addr").split(":")
-        assert int(port) == workload.ports()["grpc"]
-        assert host in certificate["dnsNames"]
-        assert reported.pop("service", "") == ("live" if probe == "livenessProbe" else "")
-        assert int(reported.pop("rpc-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
-        assert int(reported.pop("connect-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
-        assert reported == {
-            "tls": "",
-            "tls-ca-cert": files["ca.crt"],
-            "tls-client-cert": files["tls.crt"],
-            "tls-client-key": files["tls.key"],
-        }
+def test_probes_ask_a_port_that_callers_do_not_have(built: Manifests) -> None:
+    """Else who takes all connections of a service has it restarted. The kubelet speaks no TLS, and has no key."""
+    for name in (*SERVICES, "retriever-replicas"):
+        for workload in (one for one in built.workloads() if one.name == name):
+            (container,) = workload.containers
+            port = workload.ports()["health"]
+            assert container["startupProbe"]["grpc"] == {"port": port}
+            assert container["readinessProbe"]["grpc"] == {"port": port}
+            # Under this name a process says that it answers; overall, that it can work (Triton may be away).
+            assert container["livenessProbe"]["grpc"] == {"port": port, "service": "live"}
+            for service in built.of("Service"):
+                assert port not in {one["port"] for one in service["spec"]["ports"]}
 
 
 def test_a_renewed_authority_is_trusted_with_the_certificates_of_before() -> None:

@@ -92,6 +92,7 @@ def test_a_service_can_start_with_what_it_is_given(
     ports = workload.ports()
     assert reported.port == SETTINGS[name].model_fields["port"].default == ports["grpc"]
     assert reported.metrics_port == ports["metrics"]
+    assert reported.health_port == ports["health"]
     assert reported.host == "0.0.0.0"  # noqa: S104 - other pods call it
     mounts = {mount["mountPath"] for mount in workload.containers[0]["volumeMounts"]}
     # Evaluators that share a database write nothing of their own.
