@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,14 @@ import httpx
 import numpy as np
 import pytest
 
-from evenmesh import AskResult, Client, Passage
+from evenmesh import AskResult, Client, ObservedAsk, Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import NotFound
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO
 from tests.support import document_files
 from tests.support.gateway_process import GatewayProcess
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import openai  # every process of tests collects this file, and one runs it
@@ -357,3 +360,47 @@ def test_openais_client_for_node_and_mcps_sdk_work_unchanged(
     assert found["refused"] == [True, 404, "collection"]
     assert {"ask", "retrieve", "report", "give_feedback"} <= set(found["tools"])
     assert asked.text in json.dumps(found["asked"])
+
+
+def delivered(client: Client, ask_id: str) -> ObservedAsk:
+    """What an ask showed, once the evaluator has it."""
+    found: list[ObservedAsk] = []
+
+    def arrived() -> bool:
+        with suppress(NotFound):
+            found.append(client.observation(ask_id))
+        return bool(found)
+
+    wait_until(arrived, why="the evaluator got no observation")
+    return found[0]
+
+
+async def test_an_agent_retrieves_what_an_ask_of_it_shows(served: GatewayProcess, client: Client) -> None:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    question = demo.questions()[0].question
+    asked = client.answer(question, collection=DEMO, num_answers=0, observe=False)
+    assert asked.retrieved is not None
+    assert asked.ranked is not None
+    places = asked.ranked.contexts[0]
+    provider = asked.retrieved.passages[places[0]].attributes["provider"]
+    conditions = [{"attribute": "provider", "any_of": {"values": [provider]}}]
+    async with (
+        streamable_http_client(f"{served.url}/mcp") as (read, write, *_),
+        ClientSession(read, write, read_timeout_seconds=240) as session,
+    ):
+        await session.initialize()
+
+        async def found(**arguments: Any) -> Any:
+            result = await session.call_tool("retrieve", {"query": question, "collection": DEMO, **arguments})
+            assert not result.is_error, result.content
+            return json.loads(result.content[0].text)  # type: ignore[union-attr]
+
+        whole = await found(task="qa", model="mine")
+        (filtered,) = (await found(filter={"conditions": conditions}, k=1))["rankings"]
+    assert whole["rankings"] == [[asked.retrieved.passages[place].id for place in places]]
+    assert whole["degradations"] == []
+    observed = delivered(client, whole["ask_id"])
+    assert (observed.question, observed.run_id, observed.answers) == (question, whole["run_id"], ())
+    assert filtered == [asked.retrieved.passages[places[0]].id]

@@ -122,6 +122,7 @@ class Orchestrator(orchestrator_grpc.OrchestratorServiceServicer):
 
     events: list[Ask] = field(default_factory=script)
     requests: list[orchestrator_pb2.AskRequest] = field(default_factory=list)
+    metadata: list[dict[str, str | bytes]] = field(default_factory=list)
     hang: bool = False
     error: MeshError | None = None
     release: threading.Event | None = None
@@ -155,6 +156,7 @@ class Orchestrator(orchestrator_grpc.OrchestratorServiceServicer):
         self, request: orchestrator_pb2.AskRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[Ask]:
         self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata() or ()))
         if not request.question.strip():
             raise InvalidField("question", "must not be empty")
         try:

@@ -39,6 +39,7 @@ _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _VALUES: Final = JsonValues()
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class JsonMessages:
@@ -122,7 +123,7 @@ def parse(kind: type[Message], text: bytes) -> Message:
     return from_value(kind, _value(text) if text.strip() else {})
 
 
-def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
+def from_value(kind: type[M], value: Any, field: str = "") -> M:
     """Return the message that a value of JSON says.
 
     Args:

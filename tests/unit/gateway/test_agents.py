@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import Overloaded
 from evenmesh_gateway.agents.http import AgentRoutes
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
@@ -20,6 +21,9 @@ from tests.unit.gateway.conftest import Open
 
 if TYPE_CHECKING:
     from mcp import ClientSession  # every process of tests collects this file, and one runs it
+
+
+ONE_PROVIDER = {"conditions": [{"attribute": "provider", "any_of": {"values": ["Co-op"]}}]}
 
 
 def said(result: Any) -> Any:
@@ -43,10 +47,15 @@ async def use(session: ClientSession) -> None:
     assert answer["answer"] == "every 200 kilometres"
     assert answer["citations"][0]["url"] == "evenmesh://demo/p1"
     assert [one["passage_id"] for one in answer["shown"]] == ["p1", "p2"]
-    found = said(await session.call_tool("retrieve", {"query": "oil", "collection": "c", "samples": 2}))
-    assert found["rankings"] == [["p1", "p2"], ["p3", "p1"]]
-    assert [one["id"] for one in found["passages"]] == ["p1", "p2", "p3"]
-    said(await session.call_tool("ask", {"question": "How often?", "task": "qa", "model": "mine"}))
+    wanted = {"query": "oil", "samples": 2, "task": "qa", "filter": ONE_PROVIDER}
+    found = said(await session.call_tool("retrieve", wanted))
+    assert found["rankings"] == [["p1", "p2"], ["p2", "p1"]]
+    assert [(one["id"], one["score"]) for one in found["passages"]] == [("p1", 2.0), ("p2", 1.0)]
+    assert [(one["passage_id"], one["exposure"]) for one in found["shown"]] == [("p1", 1.0), ("p2", 0.5)]
+    assert (found["query"], found["collection"], found["run_id"]) == ("oil", "demo", "r1")
+    assert [one["reason"] for one in found["degradations"]] == ["UPSTREAM_UNAVAILABLE"]
+    asked = {"question": "How often?", "task": "qa", "model": "mine", "filter": ONE_PROVIDER}
+    said(await session.call_tool("ask", asked))
     report = said(await session.call_tool("report", {}))
     assert (report["run_id"], report["num_observations"]) == ("r5", "3")
     wrong = await session.call_tool("report", {"run_id": "none"})
@@ -55,6 +64,11 @@ async def use(session: ClientSession) -> None:
     for arguments, message in (
         ({"query": "oil", "collection": "c", "num_rankings": 3}, "num_rankings: is no argument of retrieve"),
         ({"query": "oil", "collection": "c", "k": 0}, "k: Input should be greater than or equal to 1"),
+        ({"query": " "}, "query: must not be empty"),
+        (
+            {"query": "oil", "filter": {"conditions": [{"name": "a"}]}},
+            'filter.conditions[0]: Message type "evenmesh.retriever.v1.Condition" has no field named "name"',
+        ),
     ):
         refused = await session.call_tool("retrieve", arguments)
         assert refused.is_error
@@ -76,14 +90,40 @@ async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: Scr
         ClientSession(read, write) as session,
     ):
         await use(session)
-        scripted.retriever.error = Overloaded("too much work", 1.5)
+        scripted.orchestrator.error = Overloaded("too much work", 1.5)
         busy = await session.call_tool("retrieve", {"query": "oil", "collection": "c"})
         assert busy.is_error
         assert "try again in 1.5 s" in busy.content[0].text  # type: ignore[union-attr]
-    stranger, known = scripted.orchestrator.requests
+    stranger, ranked, known, *_ = scripted.orchestrator.requests
     assert (stranger.sampling.alpha, stranger.collection) == (2.0, "demo")
     assert not stranger.HasField("agent")
+    assert not stranger.HasField("filter")
+    assert not stranger.HasField("num_answers")
+    assert (ranked.question, ranked.WhichOneof("source"), ranked.num_answers) == ("oil", None, 0)
+    assert ranked.HasField("num_answers")
+    assert not ranked.skip_observation
+    assert (ranked.sampling.num_rankings, ranked.agent.task_id) == (2, "qa")
     assert (known.agent.task_id, known.agent.model_id) == ("qa", "mine")
+    for request in (ranked, known):
+        (condition,) = request.filter.conditions
+        assert (condition.attribute, list(condition.any_of.values)) == ("provider", ["Co-op"])
+
+
+async def test_what_nothing_is_found_for_has_no_ranking(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    nothing = [pb.AskResponse(retrieved=pb.Retrieved()), pb.AskResponse(ranked=pb.Ranked())]
+    scripted.orchestrator.events = [*nothing, *scripted.orchestrator.events[-2:]]
+    async with (
+        streamable_http_client(f"{gateway.base_url}/mcp") as (read, write, *_),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        found = said(await session.call_tool("retrieve", {"query": "oil"}))
+    assert (found["rankings"], found["passages"], found["shown"]) == ([], [], [])
 
 
 _STARTED = """
@@ -152,7 +192,7 @@ async def test_strangers_are_refused(open_gateway: Open, tmp_path: Path, scripte
     mine = {**headers, "authorization": f"Bearer {key}"}
     reply = await gateway.post("/mcp", json=call, headers=mine)
     assert reply.status_code == 200, reply.text
-    (seen,) = scripted.retriever.metadata
+    (seen,) = scripted.orchestrator.metadata
     assert (seen["authorization"], seen["evenmesh-tenant"]) == (f"Bearer {key}", "acme")
     feedback = {"query": "q", "passage_id": "p", "usefulness": 1.0, "task": "t"}
     call = {**body, "params": {"name": "give_feedback", "arguments": feedback}}
@@ -175,7 +215,7 @@ async def test_an_agent_asks_on_standard_input(scripted: ScriptedMesh, tmp_path:
     server = StdioServerParameters(command=sys.executable, args=["-c", command], env=environment)
     async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
         await use(session)
-    assert {one["authorization"] for one in scripted.retriever.metadata} == {"Bearer emk_of_the_agent"}
+    assert {one["authorization"] for one in scripted.orchestrator.metadata} == {"Bearer emk_of_the_agent"}
 
 
 def test_the_command_is_there() -> None:

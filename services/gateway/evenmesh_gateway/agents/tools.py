@@ -22,9 +22,10 @@ from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.types.feedback import Feedback
 from evenmesh.types.request import Agent
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import MeshError, restored
 from evenmesh_gateway.calls import Call
 from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.methods import PublicMethod, public_methods
 from evenmesh_gateway.openai.outcome import Outcome
 
@@ -37,7 +38,6 @@ INSTRUCTIONS: Final = (
 )
 M = TypeVar("M", bound=Message)
 _ASK: Final = "/evenmesh.orchestrator.v1.OrchestratorService/Ask"
-_RETRIEVE: Final = "/evenmesh.retriever.v1.RetrieverService/Retrieve"
 _REPORT: Final = "/evenmesh.evaluator.v1.EvaluatorService/GetReport"
 _RUNS: Final = "/evenmesh.evaluator.v1.EvaluatorService/ListRuns"
 _FEEDBACK: Final = "/evenmesh.reranker.v1.FeedbackService/RecordFeedback"
@@ -55,8 +55,20 @@ Alpha = Annotated[
 Samples = Annotated[int | None, Field(ge=1, le=1000, description="Rankings to draw; 1 without it.")]
 Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the rankings; drawn without it.")]
 Size = Annotated[int | None, Field(ge=1, le=100, description="Passages to show; 5 without it.")]
-Task = Annotated[str, Field(max_length=128, description="Your task, the same in ask and give_feedback.")]
-Model = Annotated[str, Field(max_length=128, description="Your model, the same in ask and give_feedback.")]
+Task = Annotated[str, Field(max_length=128, description="Your task, the same in every tool.")]
+Model = Annotated[str, Field(max_length=128, description="Your model, the same in every tool.")]
+Filter = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description="Passages that may be found, by their attributes; all conditions hold. Example: "
+        '{"conditions": [{"attribute": "provider", "any_of": {"values": ["a.org", "b.org"]}}, '
+        '{"attribute": "date", "text_range": {"from": "2020-01-01"}}, '
+        '{"attribute": "year", "number_range": {"from": 1990, "to": 2000}}]}'
+    ),
+]
+_REPORTED: Final = ("collection", "shown", "providers", "report", "degradations", "ask_id", "run_id", "seed")
+"""What the tools return of :meth:`Outcome.extension`."""
+_RANKED: Final = ("retriever", "index_version", "reranker", "reranker_version")
 
 
 class _Server(MCPServer):
@@ -107,12 +119,36 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         except MeshError as error:
             raise _tool_error(error) from error
 
+    async def outcome(
+        request: orchestrator_pb.AskRequest,
+        collection: str | None,
+        wanted: dict[str, Any] | None,
+        agent: Agent,
+        context: Context[Any, Any],
+    ) -> Outcome:
+        """Return what an ask leads to, of a collection, with a filter, on behalf of an agent."""
+        if collection:
+            request.collection = collection
+        if wanted is not None:
+            request.filter.CopyFrom(from_value(retriever_pb.Filter, wanted, "filter"))
+        if agent.task_id or agent.model_id:
+            request.agent.CopyFrom(common_pb2.Agent(task_id=agent.task_id, model_id=agent.model_id))
+        found = Outcome(request, [])
+        method = methods[_ASK]
+        call = await enter(context.headers or {}, method)
+        async with aclosing(forwarder.replies(method, request.SerializeToString(), call)) as replies:
+            async for data in replies:
+                found.add(orchestrator_pb.AskResponse.FromString(data))
+        found.check()
+        return found
+
     @server.tool()
     async def ask(
         question: Question,
         context: Context[Any, Any],
         collection: Collection = None,
         k: Size = None,
+        filter: Filter = None,  # noqa: A002 - the name of the argument
         alpha: Alpha = None,
         samples: Samples = None,
         seed: Seed = None,
@@ -123,59 +159,53 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
 
         With your task and model, passages are ranked as your feedback taught.
         """
-        request = orchestrator_pb.AskRequest(question=question)
-        if task or model:
-            request.agent.CopyFrom(common_pb2.Agent(task_id=task, model_id=model))
-        if collection:
-            request.collection = collection
-        if k is not None:
-            request.k = k
-        if (drawn := _sampling(alpha, samples, seed)) is not None:
-            request.sampling.CopyFrom(drawn)
-        outcome = Outcome(request, [])
-        method = methods[_ASK]
+        request = orchestrator_pb.AskRequest(question=question, k=k, sampling=_sampling(alpha, samples, seed))
         try:
-            call = await enter(context.headers or {}, method)
-            async with aclosing(forwarder.replies(method, request.SerializeToString(), call)) as replies:
-                async for data in replies:
-                    outcome.add(orchestrator_pb.AskResponse.FromString(data))
-            outcome.check()
+            found = await outcome(request, collection, filter, Agent(task, model), context)
         except MeshError as error:
             raise _tool_error(error) from error
-        kept = ("collection", "shown", "providers", "report", "degradations", "ask_id", "run_id", "seed")
-        extension = outcome.extension()
+        extension = found.extension()
         return {
-            "answer": outcome.text,
-            "citations": outcome.annotations,
-            **{name: extension[name] for name in kept},
+            "answer": found.text,
+            "citations": found.annotations,
+            **{name: extension[name] for name in _REPORTED},
         }
 
     @server.tool()
     async def retrieve(
         query: Question,
-        collection: Annotated[str, Field(min_length=1, max_length=64, description="Collection by name.")],
         context: Context[Any, Any],
+        collection: Collection = None,
         k: Size = None,
+        filter: Filter = None,  # noqa: A002 - the name of the argument
         alpha: Alpha = None,
         samples: Samples = None,
         seed: Seed = None,
+        task: Task = "",
+        model: Model = "",
     ) -> dict[str, Any]:
-        """Return the passages for a query, best first, or several sampled rankings of them."""
-        request = retriever_pb.RetrieveRequest(query=query, collection=collection)
-        if k is not None:
-            request.k = k
-        if (drawn := _sampling(alpha, samples, seed)) is not None:
-            request.sampling.CopyFrom(drawn)
-        found = await answer(_RETRIEVE, request, retriever_pb.RetrieveResponse, context)
-        depth, indices = found.rankings.depth, list(found.rankings.indices)
-        rankings = [indices[at : at + depth] for at in range(0, len(indices), depth)] if depth else []
-        needed = sorted({index for ranking in rankings for index in ranking})
+        """Return the passages for a query, best first, or several sampled rankings; for answers of your own.
+
+        With your task and model, passages are ranked as your feedback taught. Give feedback with the query,
+        the collection and the ids of this result.
+        """
+        request = orchestrator_pb.AskRequest(
+            question=query, k=k, sampling=_sampling(alpha, samples, seed), num_answers=0
+        )
+        try:
+            found = await outcome(request, collection, filter, Agent(task, model), context)
+        except MeshError as error:
+            field = "query" if error.field == "question" else error.field
+            said = restored(error.code, error.reason, error.message, field, error.retry_after_s)
+            raise _tool_error(said) from error
+        passages, scores, rankings = found.passages, found.scores, found.rankings
+        extension = found.extension()
+        used = sorted({place for ranking in rankings for place in ranking})
         return {
-            "rankings": [[found.passages[index].id for index in ranking] for ranking in rankings],
-            "passages": [{**_dict(found.passages[index]), "score": found.scores[index]} for index in needed],
-            "retriever": found.retriever,
-            "index_version": found.index_version,
-            "seed": found.seed if found.HasField("seed") else None,
+            "query": query,
+            "rankings": [[passages[place].id for place in ranking] for ranking in rankings],
+            "passages": [{**_dict(passages[place]), "score": scores[place]} for place in used],
+            **{name: extension[name] for name in (*_RANKED, *_REPORTED)},
         }
 
     @server.tool()

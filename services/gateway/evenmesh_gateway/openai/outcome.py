@@ -26,12 +26,15 @@ class Outcome:
     Args:
         request: the ask.
         ignored: parameters of the request without an effect.
+
+    Attributes:
+        passages: the pool; of an ensemble those of its members, one after the other.
     """
 
     def __init__(self, request: pb.AskRequest, ignored: list[str]) -> None:
         self._request = request
         self._ignored = ignored
-        self._passages: list[common_pb2.Passage] = []
+        self.passages: list[common_pb2.Passage] = []
         self._retrieved: list[pb.Retrieved] = []
         self._ranked: list[pb.Ranked] = []
         self._answers: list[pb.AnswerEvent] = []
@@ -50,7 +53,7 @@ class Outcome:
         match event.WhichOneof("event"):
             case "retrieved":
                 self._retrieved.append(event.retrieved)
-                self._passages.extend(event.retrieved.passages)
+                self.passages.extend(event.retrieved.passages)
             case "ranked":
                 self._ranked.append(event.ranked)
             case "delta" if not self._request.HasField("ensemble"):
@@ -87,6 +90,20 @@ class Outcome:
         raise MeshError(grpc.StatusCode.INTERNAL, "NO_ANSWER", "the ask ended without an answer")
 
     @property
+    def scores(self) -> list[float]:
+        """Return the retriever's score of each passage."""
+        return [score for one in self._retrieved for score in one.scores]
+
+    @property
+    def rankings(self) -> list[list[int]]:
+        """Return the contexts of an ask that is no ensemble, as places in the passages."""
+        found: list[list[int]] = []
+        for one in self._ranked:
+            depth, indices = one.contexts.depth, list(one.contexts.indices)
+            found += [indices[at : at + depth] for at in range(0, len(indices), depth)] if depth else []
+        return found
+
+    @property
     def text(self) -> str:
         """Return the answer: the winner of a vote, or else the first."""
         if self._vote is not None:
@@ -118,7 +135,7 @@ class Outcome:
         chosen, text = self._chosen, self.text
         if chosen is None:
             return []
-        by_id = {one.id: one for one in self._passages}
+        by_id = {one.id: one for one in self.passages}
         found = []
         for cited in chosen.citations:
             passage = by_id.get(cited.passage_id, common_pb2.Passage(id=cited.passage_id))
@@ -176,7 +193,7 @@ class Outcome:
                 "provider": passage.attributes.get("provider", ""),
                 "exposure": value,
             }
-            for passage, value in zip(self._passages, report.exposure, strict=False)
+            for passage, value in zip(self.passages, report.exposure, strict=False)
             if value > 0
         ]
         whole = {name: value for name, value in _dict(report).items() if name not in _REPORTED_ELSEWHERE}

@@ -179,7 +179,6 @@ def ask_of(asked: ChatRequest | ResponseRequest) -> tuple[pb.AskRequest, list[st
     ignored = _ignored(asked)
     given: Any = {} if asked.evenmesh is None else asked.evenmesh
     request = from_value(pb.AskRequest, given, "evenmesh")
-    assert isinstance(request, pb.AskRequest)  # noqa: S101 - what it was asked for
     for name in ("question", "turns"):
         if getattr(request, name):
             raise InvalidField(f"evenmesh.{name}", "is what the messages say")
