@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Protocol
@@ -75,11 +75,33 @@ class Gate:
             )
         )
 
-    def values(self, ranking: Ranking, agent: Agent) -> list[float]:
-        """Return nDCG@10 of each question, [0, 1], ranked for an agent as an ask without options ranks."""
+    @property
+    def num_passages(self) -> int:
+        """Number of candidates of all questions."""
+        return sum(len(one.passages) for one in self._questions)
+
+    def values(
+        self,
+        ranking: Ranking,
+        agent: Agent,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        on_query: Callable[[int, int], None] = lambda *_: None,
+    ) -> list[float]:
+        """Return nDCG@10 of each question, [0, 1], ranked for an agent as an ask without options ranks.
+
+        Args:
+            ranking: what ranks.
+            agent: the agent.
+            stop: called before each question; True ends early, with fewer values.
+            on_query: called after each question, with the number of questions so far and of all.
+        """
         fusion = ranking.fusion(agent)
-        rankings, judgements = {}, {}
+        rankings: dict[str, list[str]] = {}
+        judgements: dict[str, dict[str, int]] = {}
         for at, one in enumerate(self._questions):
+            if stop():
+                break
             scores = np.array(ranking.scores(one.query, one.passages, agent))
             if fusion.weight:
                 vectors = text_vectors([f"{passage.title} {passage.text}" for passage in one.passages])
@@ -87,5 +109,8 @@ class Gate:
             order = np.argsort(-scores, kind="stable").tolist()
             rankings[str(at)] = [one.passages[place].id for place in order]
             judgements[str(at)] = dict.fromkeys(one.relevant, 1)
+            on_query(len(rankings), len(self._questions))
+        if not rankings:
+            return []
         found: list[float] = ranking_metrics(rankings, judgements, k=10).ndcg.tolist()
         return found

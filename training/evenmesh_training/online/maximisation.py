@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from evenmesh_reranker.domain import Agent, Fusion
 from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_training.ium import fusing
 from evenmesh_training.ium.gate import Gate
-from evenmesh_training.ium.learning import Example, Learned, Options, StepCallback, learn
+from evenmesh_training.ium.learning import Example, Learned, Options, learn
 from evenmesh_training.online.candidates import Candidate, Parameters
 from evenmesh_training.online.comparison import MARGIN, Comparison, compare
 from evenmesh_training.online.reported import ReportedQuery, with_gains
@@ -23,6 +24,17 @@ ADAPTER_RATE: Final = 1e-3
 """Learning rate of an adapter, half of which starts at zero."""
 _FULL_RATE: Final = 1e-5
 _MICRO_BATCH: Final = 32
+_LEARNING_COST: Final = 3
+"""Time to learn from a passage, over the time to score it: the gradient takes two thirds of it."""
+_LEARN: Final = "learn"
+_CHOOSE: Final = "to choose a fusion"
+_SERVED: Final = "that were held back, by what serves"
+_LEARNED: Final = "that were held back, by what was learned"
+_GENERAL_SERVED: Final = "of no agent, by what serves"
+_GENERAL_LEARNED: Final = "of no agent, by what was learned"
+
+ProgressCallback = Callable[[float, str], None]
+"""Receives the share of a round's work that is done, [0, 1], and what it does, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +80,7 @@ def maximise(
     level: float,
     margin: float = MARGIN,
     gate: Gate | None = None,
-    on_step: StepCallback | None = None,
-    on_query: Callable[[int, int], None] = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
     checkpoint: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
@@ -84,8 +95,7 @@ def maximise(
         level: of the tests, (0, 1).
         margin: loss of nDCG that is accepted, (0, 1).
         gate: questions of no agent, on which it must not be worse either; None: none.
-        on_step: called after each step.
-        on_query: called after each query that is ranked, with the number of queries so far and of all.
+        on_progress: called after each step, and after each query that is ranked.
         checkpoint: file from which a stopped training resumes.
         stop: called after each step and before each query is ranked; True ends the round early.
 
@@ -93,9 +103,27 @@ def maximise(
         FloatingPointError: the training diverges.
         OSError: the checkpoint cannot be written.
     """
+    learns = bool(data.examples)
+    judged = sum(len(one.passages) for one in data.examples)
+    asked = sum(one.num_ranked for one in data.held_out)
+    general_size = gate.num_passages if gate is not None and learns else 0
+    progress = _Progress(
+        {
+            _LEARN: _LEARNING_COST * options.epochs * judged,
+            _CHOOSE: sum(one.num_ranked for one in data.choosing),
+            _SERVED: asked,
+            _LEARNED: asked if learns else 0,
+            _GENERAL_SERVED: general_size,
+            _GENERAL_LEARNED: general_size,
+        },
+        on_progress,
+    )
 
-    def ranked(parameters: Parameters, queries: Sequence[TrainingExample]) -> list[ReportedQuery]:
-        return parameters.all_reported(queries, agent, stop=stop, on_query=on_query)
+    def ranked(parameters: Parameters, queries: Sequence[TrainingExample], part: str) -> list[ReportedQuery]:
+        return parameters.all_reported(queries, agent, stop=stop, on_query=progress.ranked(part))
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        progress.tell(_LEARN, step / steps, f"step {step:,} of {steps:,}, loss {loss:.4f}")
 
     learned = None
     if data.examples:
@@ -120,16 +148,16 @@ def maximise(
         if not learned.complete:
             return Trained(candidate, learned)
     if data.choosing:
-        reported = ranked(candidate.parameters, data.choosing)
+        reported = ranked(candidate.parameters, data.choosing, _CHOOSE)
         if stop():
             return Trained(candidate, learned)
         candidate = candidate.fused(agent, _chosen(reported, agent, candidate.parameters.fusion(agent)))
     before, after = served.fusion(agent), candidate.parameters.fusion(agent)
     held_out = data.held_out if learned is not None or after != before else ()
-    now = with_gains(ranked(served, held_out), before, judged_alone=after == before)
+    now = with_gains(ranked(served, held_out, _SERVED), before, judged_alone=after == before)
     then = now
     if learned is not None:
-        reported = ranked(candidate.parameters, held_out)
+        reported = ranked(candidate.parameters, held_out, _LEARNED)
         # What serves decides what a passage counts, for both.
         then = [replace(one, gains=known.gains) for one, known in zip(reported, now, strict=False)]
     if stop():
@@ -139,9 +167,35 @@ def maximise(
     )
     general = None
     if gate is not None and learned is not None:
-        values = [gate.values(one, agent) for one in (served, candidate.parameters)]
+        both = ((served, _GENERAL_SERVED), (candidate.parameters, _GENERAL_LEARNED))
+        values = [gate.values(one, agent, stop=stop, on_query=progress.ranked(part)) for one, part in both]
+        if stop():
+            return Trained(candidate, learned)
         general = compare(*values, level=level, margin=margin)
     return Trained(candidate, learned, found, general)
+
+
+class _Progress:
+    """Says which share of a round is done; the unit is the time to score a passage.
+
+    Args:
+        parts: size of each part of the round, in order.
+        on_progress: called with the share and one line.
+    """
+
+    def __init__(self, parts: Mapping[str, int], on_progress: ProgressCallback) -> None:
+        self._parts = parts
+        self._begins = dict(zip(parts, accumulate(parts.values(), initial=0), strict=False))
+        self._total = max(1, sum(parts.values()))
+        self._on_progress = on_progress
+
+    def tell(self, part: str, share: float, line: str) -> None:
+        """Report that a share of one part is done, [0, 1]."""
+        self._on_progress((self._begins[part] + share * self._parts[part]) / self._total, line)
+
+    def ranked(self, part: str) -> Callable[[int, int], None]:
+        """Return what reports the queries that are ranked in one part."""
+        return lambda count, of: self.tell(part, count / of, f"ranked {count:,} of {of:,} queries {part}")
 
 
 def _chosen(reported: Sequence[ReportedQuery], agent: Agent, before: Fusion) -> Fusion:

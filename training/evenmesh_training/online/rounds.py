@@ -203,6 +203,7 @@ class Rounds:
             message = f"{version} {why} (p = {general.p_worse:.3g}): {summary}"
             return replace(report, candidate_version=version, message=message)
         round_.check()
+        round_.advance(1.0, f"asking the reranker to serve {version}")
         try:
             await self._promote(round_, version)
         except Unavailable as error:
@@ -276,8 +277,7 @@ class Rounds:
             level=settings.level,
             margin=settings.margin,
             gate=None if self.gate is None else self.gate(),
-            on_step=round_.step,
-            on_query=round_.ranked,
+            on_progress=round_.advance,
             checkpoint=round_.checkpoint,
             stop=round_.stop.is_set,
         )
@@ -364,17 +364,9 @@ class _Round:
         self.checkpoint = folder / "learning.pt"
         self._folder = folder
 
-    def step(self, step: int, steps: int, loss: float) -> None:
-        """Record a step of learning."""
-        self.progress = step / steps
-        self.message = f"step {step:,} of {steps:,}, loss {loss:.4f}"
-
-    def ranked(self, count: int, of: int) -> None:
-        """Record queries that were ranked."""
-        self.progress = count / of
-        self.message = f"ranked {count:,} of {of:,} queries"
-        if count == of:
-            self.message += "; comparing what was learned with what is served"
+    def advance(self, progress: float, message: str) -> None:
+        """Record which share of the computation is done, [0, 1], and what it does."""
+        self.progress, self.message = progress, message
 
     def lose(self, why: str) -> None:
         """Record that the lease is lost, and stop computing."""

@@ -82,6 +82,11 @@ class TrainingExample:
     usefulness: tuple[float, ...]
     found: Candidates | None = None
 
+    @property
+    def num_ranked(self) -> int:
+        """Number of passages that are ranked for the query."""
+        return len(self.passages if self.found is None else self.found.passages)
+
 
 @dataclass(frozen=True, slots=True)
 class RoundData:

@@ -19,7 +19,7 @@ from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.training import State, TrainingReport
 from evenmesh_reranker.models.file_promotions import FilePromotions
-from evenmesh_training.ium.gate import Gate
+from evenmesh_training.ium.gate import Gate, GateQuestion
 from evenmesh_training.online import rounds as rounds_module
 from evenmesh_training.online.candidates import Parameters
 from evenmesh_training.online.rounds import RoundError
@@ -128,7 +128,9 @@ class Forgotten:
     def __init__(self) -> None:
         self.asked = 0
 
-    def values(self, parameters: Parameters, agent: Agent) -> list[float]:
+    num_passages = 1
+
+    def values(self, parameters: Parameters, agent: Agent, **_: object) -> list[float]:
         self.asked += 1
         return [2.0 - self.asked] * 32
 
@@ -143,6 +145,57 @@ async def test_what_forgets_stays_a_candidate(world: World) -> None:
     assert (await world.registry.model_for(ANN)).version == good
     assert f"{reported.candidate_version} forgets" in reported.message
     assert "nDCG 1.000 → 0.000" in reported.message
+
+
+def _questions(world: World) -> Gate:
+    """A gate of two questions, each with six candidates."""
+    asked = ((world.stream.query(at), tuple(world.stream.candidates(at))) for at in (900, 901))
+    first = (2.0, 1.0, 0.5, -0.5, -1.0, -2.0)
+    return Gate(tuple(GateQuestion(query, found, first, frozenset({found[0].id})) for query, found in asked))
+
+
+async def test_a_round_is_done_when_its_candidate_is_compared_on_all_questions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advanced: list[tuple[float, str]] = []
+    monkeypatch.setattr(rounds_module._Round, "advance", lambda _, *said: advanced.append(said))
+    await world.says(ANN, likes("water"), range(8))
+    rounds = world.rounds(epochs=1, learns="both")
+    rounds.gate = lambda: _questions(world)
+    await rounds.run(await world.training(ANN))
+    shares = [share for share, _ in advanced]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] == 1
+    words = [message.partition(" of ")[2].partition(" ")[2] for _, message in advanced]
+    others = [
+        f"queries {of}, by what {which}"
+        for of in ("that were held back", "of no agent")
+        for which in ("serves", "was learned")
+    ]
+    assert list(dict.fromkeys(one for one in words if one.startswith("queries"))) == [
+        "queries to choose a fusion",
+        *others,
+    ]
+    assert advanced[-1] == (1.0, "ranked 2 of 2 queries of no agent, by what was learned")
+
+
+async def test_a_round_is_stopped_within_the_questions_of_no_agent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advanced: list[str] = []
+
+    def stopping(self: rounds_module._Round, progress: float, message: str) -> None:
+        advanced.append(message)
+        if "of no agent" in message:
+            self.lose("another trainer took the agent over")
+
+    monkeypatch.setattr(rounds_module._Round, "advance", stopping)
+    await world.says(ANN, likes("water"), range(8))
+    rounds = world.rounds(epochs=1)
+    rounds.gate = lambda: _questions(world)
+    with pytest.raises(RoundError, match="another trainer took the agent over"):
+        await rounds.run(await world.training(ANN))
+    assert advanced[-1] == "ranked 1 of 2 queries of no agent, by what serves"
 
 
 async def test_too_few_to_judge_by_is_a_candidate_too(world: World) -> None:
@@ -245,14 +298,14 @@ async def test_a_damaged_version_is_skipped_as_the_reranker_skips_it(world: Worl
 @asynccontextmanager
 async def _held_after_a_step(world: World, **settings: Any) -> AsyncIterator[asyncio.Task[TrainingReport]]:
     """A round for Ann that has reported its first step, and takes the second one only when it is stopped."""
-    step = rounds_module._Round.step
+    advance = rounds_module._Round.advance
 
-    def held(self: rounds_module._Round, at: int, steps: int, loss: float) -> None:
-        step(self, at, steps, loss)
+    def held(self: rounds_module._Round, progress: float, message: str) -> None:
+        advance(self, progress, message)
         assert self.stop.wait(120)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds_module._Round, "step", held)
+        patch.setattr(rounds_module._Round, "advance", held)
         patch.setattr(rounds_module, "_REPORT_S", 0.02)
         running = asyncio.create_task(world.rounds(**settings).run(await world.training(ANN)))
         while not (await world.reported(ANN)).progress:
