@@ -464,14 +464,13 @@ async def test_what_is_served_while_as_much_as_fits_is_written_is_written_too(
 
 async def test_what_waits_for_training(store: SqlFeedbackStore, database: Database, clock: Clock) -> None:
     log = SqlTrainingLog(database, clock=clock)
-    nothing = await log.trainings(ALL.tenant)
-    assert [(one.report.agent, one.pending, one.updated_at_us) for one in nothing] == [(None, 0, None)]
+    assert await log.trainings(ALL.tenant) == []
     await store.record([item("1", query="q"), item("2", query="q", passage_id="x"), item("3")])
     await store.record([item("4", agent=BOB), item("5", 0.0, query="query of 3")])
     upto = (await store.page(ANN))[-1].sequence
     found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings(ALL.tenant)}
     # 3 and 5 contradict each other and wait for nothing.
-    assert found == {None: (3, 2), ANN: (2, 1), BOB: (1, 1)}
+    assert found == {ANN: (2, 1), BOB: (1, 1)}
     report = TrainingReport(ANN, State.RUNNING, 0.5, "epoch 1 of 2", upto, "v8")
     await log.report(report)
     training = await log.training(ANN)
@@ -519,10 +518,8 @@ async def test_tenants_have_nothing_to_do_with_each_other(
     await log.report(TrainingReport(AllAgents("acme"), State.FAILED, 0.0, "out of memory", 2))
     await log.report(TrainingReport(theirs, State.RUNNING, 0.5, "epoch 1"))
     ours, acmes = [await log.trainings(tenant) for tenant in (ALL.tenant, "acme")]
-    assert [(one.report.scope, one.report.state, one.pending) for one in ours] == [
-        (ALL, State.IDLE, 1),
-        (ANN, State.IDLE, 1),
-    ]
+    # Nobody reported a training for all of our agents.
+    assert [(one.report.scope, one.report.state, one.pending) for one in ours] == [(ANN, State.IDLE, 1)]
     assert [(one.report.scope, one.report.state, one.pending) for one in acmes] == [
         (AllAgents("acme"), State.FAILED, 1),
         (theirs, State.RUNNING, 2),

@@ -467,7 +467,7 @@ async def test_training_is_reported_as_it_is(serve: Serve, tmp_path: Path) -> No
     assert (idle.state, idle.pending_feedback, len(idle.trainings)) == (
         pb.GetTrainingStatusResponse.STATE_IDLE,
         0,
-        1,
+        0,
     )
     await _record(channel, *(_item(str(at), query=f"q{at // 2}", passage_id=f"p{at}") for at in range(6)))
     waiting = await _status(channel)
@@ -481,6 +481,7 @@ async def test_training_is_reported_as_it_is(serve: Serve, tmp_path: Path) -> No
     running = await _status(channel)
     assert (running.state, running.progress) == (pb.GetTrainingStatusResponse.STATE_RUNNING, 0.25)
     assert running.message == "qa/ann: epoch 1"
+    assert (running.pending_feedback, [one.pending_feedback for one in running.trainings]) == (4, [4])
     (of_ann,) = (await _status(channel, agent=ANN)).trainings
     assert (of_ann.pending_feedback, of_ann.pending_queries, of_ann.candidate_version) == (4, 2, "v9")
     assert of_ann.HasField("updated_at")

@@ -217,14 +217,17 @@ def encode_model(model: LearnedModel) -> pb.RerankerModel:
 
 
 def encode_trainings(trainings: Sequence[Training], now_us: int) -> pb.GetTrainingStatusResponse:
-    """Return the state of all training, and of each training."""
+    """Return the state of all training, and of each training.
+
+    Feedback waits for the training for all agents, if there is one, and otherwise for that of its agent.
+    """
     order = {State.RUNNING: 0, State.FAILED: 1, State.IDLE: 2}
     states = [(one, *one.state(now_us)) for one in trainings]
     states.sort(key=lambda one: (order[one[1]], -one[0].pending))
-    first, state, message = states[0]
-    for_all = [one for one in trainings if one.report.agent is None] or [first]
-    waiting = for_all[0].pending
-    if state is State.IDLE:
+    for_all = [one for one in trainings if one.report.agent is None]
+    waiting = sum(one.pending for one in for_all or trainings)
+    first, state, message = states[0] if states else (None, State.IDLE, "")
+    if first is None or state is State.IDLE:
         items = "1 item of feedback waits" if waiting == 1 else f"{waiting} items of feedback wait"
         message = f"nothing is being trained; {items}"
         if candidates := sum(bool(one.report.candidate_version) for one in trainings):
@@ -234,7 +237,7 @@ def encode_trainings(trainings: Sequence[Training], now_us: int) -> pb.GetTraini
     response = pb.GetTrainingStatusResponse(
         state=_state(state),
         pending_feedback=waiting,
-        progress=first.report.progress if state is State.RUNNING else 0.0,
+        progress=first.report.progress if first is not None and state is State.RUNNING else 0.0,
         message=message,
     )
     for one, its_state, its_message in states[:MAX_TRAININGS]:

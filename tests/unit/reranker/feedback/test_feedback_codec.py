@@ -7,7 +7,7 @@ import pytest
 from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
-from evenmesh_reranker.domain import AllAgents
+from evenmesh_reranker.domain import Agent, AllAgents, Scope
 from evenmesh_reranker.feedback import codec
 from evenmesh_reranker.feedback.domain import Feedback
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
@@ -57,3 +57,16 @@ def test_digests_are_computed_where_a_batch_is_read() -> None:
 def test_what_waits_is_counted_in_words(pending: int, candidate: str, message: str) -> None:
     report = TrainingReport(AllAgents("acme"), State.IDLE, candidate_version=candidate)
     assert codec.encode_trainings([Training(report, pending, pending, None)], 0).message == message
+
+
+def _waits(scope: Scope, pending: int) -> Training:
+    return Training(TrainingReport(scope, State.IDLE), pending, pending, None)
+
+
+def test_feedback_waits_once_although_it_waits_for_two_trainings() -> None:
+    of_agents = [_waits(Agent("qa", "ann"), 2), _waits(Agent("qa", "bob"), 0)]
+    for trainings, waiting in (([], 0), (of_agents, 2), ([_waits(AllAgents(), 3), *of_agents], 3)):
+        found = codec.encode_trainings(trainings, 0)
+        assert (found.pending_feedback, len(found.trainings)) == (waiting, len(trainings))
+        assert found.state == pb.GetTrainingStatusResponse.STATE_IDLE
+        assert found.message == f"nothing is being trained; {waiting} items of feedback wait"

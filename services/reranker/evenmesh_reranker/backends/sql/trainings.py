@@ -60,12 +60,21 @@ class SqlTrainingLog:
             return found
 
     async def trainings(self, tenant: str) -> Sequence[Training]:
-        """Return the training for all agents of a tenant, then that of each of its agents, by their ids."""
+        """Return the training of each agent of a tenant, and first that for all agents if one was reported.
+
+        Feedback waits for both, so that both count it.
+        """
         everyones = and_(TRAININGS.c.tenant == tenant, TRAININGS.c.agent_id == _ALL_AGENTS)
         async with self._database.read() as connection:
+            of_agents = await self._of_agents(connection, AGENTS.c.tenant == tenant)
             row = (await connection.execute(select(TRAININGS).where(everyones))).one_or_none()
-            upto = 0 if row is None else row.trained_upto
-            waits = and_(AGENTS.c.tenant == tenant, FEEDBACK.c.flag == Flag.NONE, FEEDBACK.c.sequence > upto)
+            if row is None:
+                return of_agents
+            waits = and_(
+                AGENTS.c.tenant == tenant,
+                FEEDBACK.c.flag == Flag.NONE,
+                FEEDBACK.c.sequence > row.trained_upto,
+            )
             pending, queries = (
                 await connection.execute(
                     select(func.count(), func.count(FEEDBACK.c.query_key.distinct()))
@@ -73,10 +82,7 @@ class SqlTrainingLog:
                     .where(waits)
                 )
             ).one()
-            return [
-                _training(AllAgents(tenant), row, pending, queries),
-                *await self._of_agents(connection, AGENTS.c.tenant == tenant),
-            ]
+            return [_training(AllAgents(tenant), row, pending, queries), *of_agents]
 
     async def trainings_of_agents(self) -> Sequence[Training]:
         """Return the training of every agent of every tenant, by the agents' ids: trainers serve all."""
