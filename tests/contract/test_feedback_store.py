@@ -341,6 +341,8 @@ async def test_agents_are_registered_once_and_counted(
     listed = await registry.agents(ALL.tenant)
     assert [one.agent for one in listed] == [ANN, BOB]
     assert [one.agent for one in await registry.agents(ALL.tenant, skip=1)] == [BOB]
+    for among, found in (([("qa", "bob"), ("t", "c")], [BOB]), ([("bob", "qa")], []), ([], [])):
+        assert [one.agent for one in await registry.agents(ALL.tenant, among=among)] == found
 
 
 async def _served(known: ServedRankings, query: str, agent: Agent, version: str, ids: list[str]) -> bool:

@@ -69,6 +69,12 @@ def new(
         str | None,
         typer.Option(help="With the role provider: whose exposure statements it may read."),
     ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The only agents it may ask and give feedback as, each as TASK/MODEL; repeat. Default: all."
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help="File of keys to add the entry to. Default: print the entry.")
     ] = None,
@@ -94,6 +100,7 @@ def new(
         "tenant": tenant,
         "roles": role,
         "provider": provider,
+        "agents": agent or None,
         "expires": expires,
     }
     try:
@@ -117,11 +124,12 @@ def check(file: Annotated[Path, typer.Argument(help="File of keys.")]) -> None:
     except KeysError as error:
         raise CommandError(str(error)) from None
     screen = Screen()
-    table = screen.table("name", "tenant", "roles", "expires")
+    table = screen.table("name", "tenant", "roles", "agents", "expires")
     for entry in found:
         expires = "never" if entry.expires is None else entry.expires.isoformat()
         tenant = "any" if entry.for_services else entry.tenant
-        table.add_row(entry.name, tenant, ", ".join(sorted(entry.roles)), expires)
+        agents = "any" if entry.agents is None else ", ".join(entry.agents)
+        table.add_row(entry.name, tenant, ", ".join(sorted(entry.roles)), agents, expires)
     screen.out.print(table)
 
 

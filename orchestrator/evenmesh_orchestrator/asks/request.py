@@ -20,6 +20,7 @@ from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.exposure_balance import MAX_STRENGTH
 from evenmesh_kit.rpc.policies import target_of
+from evenmesh_kit.security import agents
 from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.conversations import history
 from evenmesh_orchestrator.domain import Ask, Balance, EnsembleAsk, EnumNames, Sampling, word_of
@@ -93,6 +94,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
 
     Raises:
         InvalidField: a bound of the contract is broken, or fields contradict each other.
+        PermissionDenied: the caller is bound to other agents.
     """
     question = checks.text("question", request.question)
     expression = _expression(request, defaults.sources) if request.expression else None
@@ -147,6 +149,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
     _check_turns(request.turns)
     _name("agent.task_id", request.agent.task_id)
     _name("agent.model_id", request.agent.model_id)
+    agents.check(request.agent.task_id, request.agent.model_id)
     return Ask(
         id=secrets.token_hex(16),
         question=question,

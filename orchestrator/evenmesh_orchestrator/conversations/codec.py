@@ -9,7 +9,7 @@ from typing import Final
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire import checks
-from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh.wire.errors import InvalidField, MeshError, PermissionDenied
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, check_enum, read_ask
@@ -39,6 +39,7 @@ def read_turn(request: pb.AskRequest, conversation: Conversation, defaults: Defa
 
     Raises:
         InvalidField: a bound is broken, fields contradict each other, or one is not for conversations.
+        PermissionDenied: the caller is bound to other agents than that of the turn, or of the settings.
     """
     if request.HasField("ensemble"):
         raise InvalidField("ask.ensemble", "is not for conversations")
@@ -62,6 +63,8 @@ def read_turn(request: pb.AskRequest, conversation: Conversation, defaults: Defa
         return read_ask(turn, defaults), settings
     except InvalidField as error:
         raise InvalidField(f"ask.{error.field}", error.message) from None
+    except PermissionDenied as error:
+        raise PermissionDenied(error.message, field=f"ask.{error.field}") from None
 
 
 def read_options(message: pb.ConversationOptions) -> Options:

@@ -12,6 +12,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import reranker_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
+from evenmesh_kit.security import agents
 from evenmesh_reranker.domain import Agent, FirstStage, Passage, Ranking
 
 MAX_PASSAGES: Final = 1000
@@ -45,6 +46,7 @@ def decode_request(message: pb.RerankRequest, tenant: str) -> RerankCall:
 
     Raises:
         InvalidField: a field is out of its bounds.
+        PermissionDenied: the caller is bound to other agents.
     """
     query = checks.text("query", message.query)
     checks.passages("passages", message.passages, min=1, max=MAX_PASSAGES)
@@ -112,11 +114,13 @@ def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
 
 
 def decode_agent(field: str, message: common_pb2.Agent, tenant: str) -> Agent:
-    """Return a tenant's agent.
+    """Return a tenant's agent, which the caller may act as.
 
     Raises:
         InvalidField: an id is too long.
+        PermissionDenied: the caller is bound to other agents.
     """
+    agents.check(message.task_id, message.model_id, field)
     return Agent(
         checks.at_most(f"{field}.task_id", message.task_id, MAX_AGENT_BYTES),
         checks.at_most(f"{field}.model_id", message.model_id, MAX_AGENT_BYTES),

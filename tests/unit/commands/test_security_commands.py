@@ -48,6 +48,16 @@ def test_a_key_is_printed_once_and_its_entry_opens(
     assert "acme" in capsys.readouterr().out
 
 
+def test_a_key_is_bound_to_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.toml"
+    options = ["--role", "feedback", "--tenant", "acme", "--agent", "qa/t5", "--agent", "qa/org/t5"]
+    assert main(["keys", "new", "ada", *options, "--file", str(file)]) == 0
+    found = ApiKeys(file).caller(capsys.readouterr().out.strip())
+    assert sorted(found.agents or ()) == [("qa", "org/t5"), ("qa", "t5")]
+    assert main(["keys", "check", str(file)]) == 0
+    assert "qa/org/t5" in capsys.readouterr().out
+
+
 def test_a_key_of_services_belongs_to_no_tenant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys.toml"
     assert main(["keys", "new", "mesh", "--role", "service", "--file", str(file)]) == 0
@@ -65,6 +75,8 @@ def test_a_key_of_services_belongs_to_no_tenant(tmp_path: Path, capsys: pytest.C
         (["--role", "service", "--tenant", "acme"], "--tenant: give none"),
         (["--role", "king", "--tenant", "acme"], "roles.0"),
         (["--role", "ask", "--tenant", "UP"], "tenant"),
+        (["--role", "ask", "--tenant", "acme", "--agent", "qa"], "must be TASK/MODEL"),
+        (["--role", "service", "--agent", "qa/m"], "a service calls for any agent"),
         (["--role", "ask", "--tenant", "acme", "--expires", "soon"], "expires"),
         (["--role", "ask", "--tenant", "acme", "--expires", "2027-01-01T00:00:00"], "time zone"),
     ],

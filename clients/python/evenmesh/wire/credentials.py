@@ -1,4 +1,4 @@
-"""Credentials of outgoing calls: the credential of this process and the tenant of the call it serves."""
+"""Credentials of outgoing calls: the credential of this process, and whom it serves: tenant and agents."""
 
 from __future__ import annotations
 
@@ -24,8 +24,20 @@ CREDENTIAL_KEY: Final = "authorization"
 TENANT_KEY: Final = "evenmesh-tenant"
 """Metadata key in which a service of the mesh names the tenant it calls for; trusted from services alone."""
 
+AGENTS_KEY: Final = "evenmesh-agents-bin"
+"""Metadata key in which a service of the mesh names the agents that its caller is bound to, one a line.
+
+Trusted from services alone. Binary, because ids of agents may be any text.
+"""
+
 acting_for: ContextVar[str] = ContextVar("evenmesh_acting_for", default="")
 """Tenant of the call being served, sent with every call made for it; empty outside one."""
+
+acting_as: ContextVar[str] = ContextVar("evenmesh_acting_as", default="")
+"""Agents that the caller of the call being served is bound to, one a line, sent with every call made for it.
+
+Empty for a caller that is bound to none.
+"""
 
 
 class TokenFile:
@@ -68,8 +80,8 @@ class TokenFile:
 class Credential:
     """What a process proves its identity with when it calls.
 
-    The credential of a service has the role SERVICE, and the tenant of the call it works for is sent with it.
-    The credential of a client already names its tenant.
+    The credential of a service has the role SERVICE, and the tenant of the call it works for is sent with it,
+    and the agents that its caller is bound to. The credential of a client already names both.
 
     Attributes:
         text: API key or token; empty for none.
@@ -94,16 +106,19 @@ class Credential:
         """Return whether there is one."""
         return bool(self.text) or self.file is not None
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call: the credential and the tenant it is for.
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Return the metadata of a call: the credential, and the tenant and the agents it is for.
 
         Raises:
             Unavailable: the file cannot be read now.
         """
         text = self.text if self.tokens is None else self.tokens.read()
-        pairs = ((CREDENTIAL_KEY, f"Bearer {text}"),) if text else ()
-        tenant = acting_for.get()
-        return (*pairs, (TENANT_KEY, tenant)) if tenant else pairs
+        pairs: tuple[tuple[str, str | bytes], ...] = ((CREDENTIAL_KEY, f"Bearer {text}"),) if text else ()
+        if tenant := acting_for.get():
+            pairs = (*pairs, (TENANT_KEY, tenant))
+        if agents := acting_as.get():
+            pairs = (*pairs, (AGENTS_KEY, agents.encode()))
+        return pairs
 
 
 def async_interceptors(credential: Credential) -> list[grpc.aio.ClientInterceptor]:

@@ -96,8 +96,8 @@ class Unauthenticated(MeshError):
 class PermissionDenied(MeshError):
     """PERMISSION_DENIED: the caller is known and may not do this."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", message)
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", message, field=field)
 
 
 class Overloaded(MeshError):

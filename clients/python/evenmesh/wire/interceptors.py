@@ -28,7 +28,7 @@ def of_every_kind(intercept: Intercept) -> list[grpc.aio.ClientInterceptor]:
 
 
 def async_details(
-    details: grpc.aio.ClientCallDetails, pairs: Iterable[tuple[str, str]]
+    details: grpc.aio.ClientCallDetails, pairs: Iterable[tuple[str, str | bytes]]
 ) -> grpc.aio.ClientCallDetails:
     """Return the details of a call with more metadata."""
     metadata = grpc.aio.Metadata(*(details.metadata or ()), *pairs)
@@ -48,7 +48,7 @@ class SyncCallDetails(NamedTuple):
     compression: grpc.Compression | None
 
     @classmethod
-    def adding(cls, details: Any, *pairs: tuple[str, str]) -> SyncCallDetails:
+    def adding(cls, details: Any, *pairs: tuple[str, str | bytes]) -> SyncCallDetails:
         """Return the details of a call with more metadata."""
         return cls(
             details.method,

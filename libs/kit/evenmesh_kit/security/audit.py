@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeVar, cast
 from urllib.parse import unquote
 
@@ -46,6 +47,20 @@ Outcome = Literal["refused", "done", "failed"]
 LOGGER: Final = "evenmesh.audit"
 _LONGEST: Final = 256
 _log = logging.getLogger(LOGGER)
+_call: ContextVar[tuple[str, Context] | None] = ContextVar("evenmesh_audited_call", default=None)
+
+
+def enter(method: str, context: Context) -> None:
+    """Make a call the current one for the rest of this task; :func:`denied` names it."""
+    _call.set((method, context))
+
+
+def denied(reason: str) -> None:
+    """Record that the current call was denied to its caller."""
+    method, peer = "", ""
+    if (call := _call.get()) is not None:
+        method, peer = call[0], call[1].peer()
+    record("denied", callers.current(), method, peer, reason)
 
 
 def record(

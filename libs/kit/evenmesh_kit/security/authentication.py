@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from evenmesh.wire.credentials import CREDENTIAL_KEY, TENANT_KEY
+from evenmesh.wire.credentials import AGENTS_KEY, CREDENTIAL_KEY, TENANT_KEY
 from evenmesh.wire.errors import PermissionDenied, Unauthenticated
 from evenmesh_kit.rpc.handlers import Behaviour, Context, Handler, HandlerInterceptor
 from evenmesh_kit.security import audit
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.access import roles_of
-from evenmesh_kit.security.caller import ANYONE, DEFAULT_TENANT, Caller, Role, tenant_name
+from evenmesh_kit.security.caller import (
+    ANYONE,
+    DEFAULT_TENANT,
+    AgentName,
+    Caller,
+    Role,
+    agent_names,
+    tenant_name,
+)
 from evenmesh_kit.security.keys import PREFIX, ApiKeys
 
 if TYPE_CHECKING:
@@ -58,6 +66,7 @@ class Authentication(HandlerInterceptor):
                 roles = ", ".join(sorted(allowed | {Role.ADMIN}))
                 raise PermissionDenied(f"{caller.name} needs one of the roles {roles}")
             callers.enter(caller)
+            audit.enter(method, context)
             return await behaviour(request, context)
 
         return checked
@@ -69,7 +78,7 @@ class Authentication(HandlerInterceptor):
             caller = await self.by_credential(metadata.get(CREDENTIAL_KEY, ""))
         if Role.SERVICE in caller.roles:
             tenant = tenant_name(metadata.get(TENANT_KEY, DEFAULT_TENANT), TENANT_KEY)
-            return Caller(caller.name, tenant, caller.roles, caller.provider)
+            return Caller(caller.name, tenant, caller.roles, caller.provider, _agents(metadata))
         return caller
 
     def _by_certificate(self, context: Context) -> Caller | None:
@@ -97,17 +106,19 @@ class Authentication(HandlerInterceptor):
 
 
 class NoAuthentication(HandlerInterceptor):
-    """Server interceptor that trusts every caller, and the tenant that a caller names.
+    """Server interceptor that trusts every caller, and the tenant and the agents that a caller names.
 
     For services that listen on their own machine alone, behind an exposed one: that one names the tenant it
-    calls for, so that the data of tenants stay apart.
+    calls for and the agents that its caller is bound to, so that the data of tenants stay apart.
     """
 
     def around(self, method: str, handler: Handler, behaviour: Behaviour) -> Behaviour:
         async def trusted(request: Any, context: Context) -> Any:
-            tenant = _metadata(context).get(TENANT_KEY)
-            if tenant is not None:
-                callers.enter(replace(ANYONE, tenant=tenant_name(tenant, TENANT_KEY)))
+            metadata = _metadata(context)
+            if TENANT_KEY in metadata or AGENTS_KEY in metadata:
+                tenant = tenant_name(metadata.get(TENANT_KEY, DEFAULT_TENANT), TENANT_KEY)
+                callers.enter(replace(ANYONE, tenant=tenant, agents=_agents(metadata)))
+                audit.enter(method, context)
             return await behaviour(request, context)
 
         return trusted
@@ -117,15 +128,21 @@ def _metadata(context: Context) -> dict[str, str]:
     """Return the metadata as text.
 
     Raises:
-        Unauthenticated: a credential or tenant is given more than once, so that another program on the way
-            may have checked another one.
+        Unauthenticated: a credential, a tenant or agents are given more than once, so that another program on
+            the way may have checked another one.
     """
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
-        if key in found and key in (CREDENTIAL_KEY, TENANT_KEY):
+        if key in found and key in (CREDENTIAL_KEY, TENANT_KEY, AGENTS_KEY):
             raise Unauthenticated("TWO_CREDENTIALS", f"send {key!r} once in the metadata, not several times")
         found[key] = value if isinstance(value, str) else value.decode(errors="replace")
     return found
+
+
+def _agents(metadata: Mapping[str, str]) -> frozenset[AgentName] | None:
+    """Return the agents that the caller of a service is bound to; None for any."""
+    named = metadata.get(AGENTS_KEY)
+    return None if named is None else agent_names(named.split("\n"), AGENTS_KEY)
 
 
 def _names(context: Context) -> Iterator[str]:

@@ -1,14 +1,16 @@
-"""The caller of the running call: its name, tenant and roles, as its credential proves them."""
+"""The caller of the running call: its name, tenant, roles and agents, as its credential proves them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from evenmesh.wire import checks
-from evenmesh.wire.credentials import acting_for
+from evenmesh.wire.credentials import acting_as, acting_for
 from evenmesh.wire.errors import InvalidField
 
 
@@ -22,7 +24,7 @@ class Role(StrEnum):
     FEEDBACK = "feedback"
     """Give feedback and register agents."""
     TRAIN = "train"
-    """Read feedback; promote models and roll them back."""
+    """Read feedback; promote models and roll them back; delete agents."""
     PROVIDER = "provider"
     """Read the exposure statements of the one provider that the credential names, and nothing else."""
     ADMIN = "admin"
@@ -35,6 +37,42 @@ DEFAULT_TENANT: Final = "default"
 """Tenant of callers whose credential names none, and of data without a tenant."""
 
 
+MAX_AGENTS_BYTES: Final = 4096
+"""Most bytes of the names of all agents that one credential is bound to: metadata has to carry them."""
+_MAX_ID_BYTES: Final = 128
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class AgentName(NamedTuple):
+    """The ids of an agent that a credential is bound to, written ``TASK/MODEL``."""
+
+    task_id: str
+    model_id: str
+
+    def __str__(self) -> str:
+        return f"{self.task_id}/{self.model_id}"
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Self:
+        """Return the agent of a text; the task ends at the first slash, as names of models often have one.
+
+        Raises:
+            InvalidField: an id is missing, longer than 128 bytes, or has control characters.
+        """
+        task_id, _, model_id = text.partition("/")
+        try:
+            sizes = [len(one.encode()) for one in (task_id, model_id)]
+        except UnicodeEncodeError:
+            sizes = [0]
+        if not all(1 <= size <= _MAX_ID_BYTES for size in sizes) or _CONTROL.search(text):
+            raise InvalidField(
+                where,
+                f"must be TASK/MODEL, each of 1 to {_MAX_ID_BYTES} bytes without control characters, got "
+                f"{text[:_MAX_ID_BYTES]!r}",
+            )
+        return cls(task_id, model_id)
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """An authenticated caller.
@@ -44,12 +82,14 @@ class Caller:
         tenant: owner of the collections, runs, feedback and models that the call is about.
         roles: permissions.
         provider: the provider whose statements :attr:`Role.PROVIDER` may read; empty for none.
+        agents: the only agents of the tenant that it may act as; None: any.
     """
 
     name: str
     tenant: str
     roles: frozenset[Role]
     provider: str = ""
+    agents: frozenset[AgentName] | None = None
 
     def may(self, allowed: frozenset[Role]) -> bool:
         """Return whether this caller may call a method that is open to those roles."""
@@ -71,6 +111,22 @@ def enter(caller: Caller) -> None:
     """Make ``caller`` the current one for the rest of this task."""
     _current.set(caller)
     acting_for.set("" if caller is ANYONE else caller.tenant)
+    acting_as.set("\n".join(sorted(map(str, caller.agents or ()))))
+
+
+def agent_names(values: Iterable[str], where: str) -> frozenset[AgentName]:
+    """Return the agents that a credential names.
+
+    Raises:
+        InvalidField: there are none, too many, or one is invalid.
+    """
+    found = frozenset(AgentName.read(value, where) for value in values)
+    if not found:
+        raise InvalidField(where, "must name an agent, or be left out: then it may act as every agent")
+    size = sum(len(str(one).encode()) + 1 for one in found)
+    if size > MAX_AGENTS_BYTES:
+        raise InvalidField(where, f"must have at most {MAX_AGENTS_BYTES} bytes in all, has {size}")
+    return found
 
 
 def tenant_name(value: str, where: str) -> str:

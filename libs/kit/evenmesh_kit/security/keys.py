@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from evenmesh.wire.errors import InvalidField, Unauthenticated
 from evenmesh.wire.file_watch import WatchedFiles
 from evenmesh_kit.security import audit
-from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller, Role, tenant_name
+from evenmesh_kit.security.caller import DEFAULT_TENANT, AgentName, Caller, Role, agent_names, tenant_name
 
 PREFIX: Final = "emk_"
 """Prefix of every key, by which secret scanners recognise one."""
@@ -44,6 +44,8 @@ class KeyEntry(BaseModel):
     """Permissions."""
     provider: str = Field(default="", max_length=1024)
     """Provider whose statements it may read; with the role ``provider``, and only then."""
+    agents: tuple[str, ...] | None = None
+    """The only agents that its holder may act as, as ``TASK/MODEL``; default: every agent of the tenant."""
     expires: datetime | None = None
     """When it expires; default: never."""
 
@@ -69,6 +71,11 @@ class KeyEntry(BaseModel):
         """Return whether its only role is that of services, which call for any tenant."""
         return self.roles == {Role.SERVICE}
 
+    @property
+    def bound_to(self) -> frozenset[AgentName] | None:
+        """Return the only agents that its holder may act as; None for any."""
+        return None if self.agents is None else agent_names(self.agents, "agents")
+
     @field_validator("tenant")
     @classmethod
     def _named(cls, value: str) -> str:
@@ -81,6 +88,16 @@ class KeyEntry(BaseModel):
     def _provides(self) -> Self:
         if bool(self.provider) != (Role.PROVIDER in self.roles):
             raise ValueError("the role provider and the name of a provider go together")
+        return self
+
+    @model_validator(mode="after")
+    def _binds(self) -> Self:
+        if self.agents is not None and Role.SERVICE in self.roles:
+            raise ValueError("agents: a service calls for any agent; give a key with the role service none")
+        try:
+            _ = self.bound_to
+        except InvalidField as error:
+            raise ValueError(str(error)) from None
         return self
 
     @field_validator("expires")
@@ -138,7 +155,7 @@ class ApiKeys:
             raise Unauthenticated("UNKNOWN_KEY", "the API key is not known here")
         if entry.expires is not None and entry.expires <= self._now():
             raise Unauthenticated("EXPIRED", f"the API key expired at {entry.expires.isoformat()}")
-        return Caller(entry.name, entry.tenant, entry.roles, entry.provider)
+        return Caller(entry.name, entry.tenant, entry.roles, entry.provider, entry.bound_to)
 
 
 def entries(path: Path, default_tenant: str = "") -> list[KeyEntry]:
@@ -161,6 +178,8 @@ def to_toml(entry: KeyEntry) -> str:
         f"roles = {json.dumps(sorted(entry.roles))}",
         *((f"provider = {json.dumps(entry.provider, ensure_ascii=False)}",) if entry.provider else ()),
     ]
+    if entry.agents is not None:
+        lines.append(f"agents = {json.dumps(entry.agents, ensure_ascii=False)}")
     if entry.expires is not None:
         lines.append(f"expires = {entry.expires.isoformat()}")
     return "\n".join(lines) + "\n"

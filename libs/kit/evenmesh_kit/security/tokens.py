@@ -15,7 +15,7 @@ import jwt
 
 from evenmesh.wire.errors import InvalidField, Unauthenticated
 from evenmesh.wire.file_watch import WatchedFiles
-from evenmesh_kit.security.caller import Caller, Role, tenant_name
+from evenmesh_kit.security.caller import AgentName, Caller, Role, agent_names, tenant_name
 from evenmesh_kit.security.key_server import KeyServer
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -39,6 +39,8 @@ class Claims:
         tenant: claim with the tenant.
         roles: claim with the roles: a list, or words in one string.
         provider: claim with the provider whose statements the role ``provider`` may read.
+        agents: claim with the only agents that its bearer may act as: a list of ``TASK/MODEL``, or one in a
+            string; a token without it may act as every agent of its tenant.
         default_tenant: tenant of tokens that claim none; empty to refuse them.
     """
 
@@ -47,6 +49,7 @@ class Claims:
     tenant: str = "evenmesh_tenant"
     roles: str = "evenmesh_roles"
     provider: str = "evenmesh_provider"
+    agents: str = "evenmesh_agents"
     default_tenant: str = ""
 
 
@@ -124,10 +127,25 @@ class Tokens:
         tenant = claims.get(self._claims.tenant, self._claims.default_tenant)
         try:
             named = tenant_name(str(tenant), self._claims.tenant)
+            agents = self._agents(claims)
         except InvalidField as error:
             raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
         provider = str(claims.get(self._claims.provider, "")) if Role.PROVIDER in known else ""
-        return Caller(str(claims["sub"]), named, known, provider)
+        return Caller(str(claims["sub"]), named, known, provider, agents)
+
+    def _agents(self, claims: dict[str, Any]) -> frozenset[AgentName] | None:
+        """Return the only agents that a token may act as; None for any.
+
+        Raises:
+            InvalidField: the claim is there and names none: to be safe, that is not taken for any.
+        """
+        if self._claims.agents not in claims:
+            return None
+        value = claims[self._claims.agents]
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise InvalidField(self._claims.agents, "must be a list of TASK/MODEL")
+        return agent_names(names, self._claims.agents)
 
 
 def _read(path: Path) -> jwt.PyJWKSet:

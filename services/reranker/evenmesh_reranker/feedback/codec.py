@@ -16,6 +16,7 @@ from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_kit.rpc.statuses import item_error
+from evenmesh_kit.security import agents
 from evenmesh_reranker.codec import MAX_AGENT_BYTES, decode_agent
 from evenmesh_reranker.domain import Agent, AllAgents, LearnedModel, Scope
 from evenmesh_reranker.feedback.domain import (
@@ -50,6 +51,7 @@ def decode_batch(message: pb.RecordFeedbackRequest, tenant: str) -> list[Feedbac
 
     Raises:
         InvalidField: the number of items, or of passages in their rankings, is out of its bounds.
+        PermissionDenied: an item is of an agent that the caller may not act as; none is stored then.
     """
     count = len(message.feedback)
     if not 1 <= count <= MAX_ITEMS:
@@ -61,8 +63,9 @@ def decode_batch(message: pb.RecordFeedbackRequest, tenant: str) -> list[Feedbac
             f"rankings must have at most {MAX_RANKED} passages together, have {ranked}: send less at once",
         )
     items = [_item(one, tenant) for one in message.feedback]
-    for item in items:
+    for at, item in enumerate(items):
         if isinstance(item, Feedback):
+            agents.check(item.agent.task_id, item.agent.model_id, f"feedback[{at}].agent")
             # Computed once, here: long rankings take too long for the event loop.
             _ = item.digest, item.judged, item.query_key, item.size
     return items
@@ -88,12 +91,13 @@ def decode_export(message: pb.ExportFeedbackRequest, tenant: str) -> tuple[Scope
 
     Raises:
         InvalidField: a field is out of its bounds.
+        PermissionDenied: the caller may not read that of this agent, or of all.
     """
     try:
         since_us = message.since.ToMicroseconds() if message.HasField("since") else 0
     except ValueError:
         raise InvalidField("since", "must be a time in the years 1 to 9999") from None
-    return decode_scope(message, tenant), max(0, since_us)
+    return decode_scope(message, tenant, every=True), max(0, since_us)
 
 
 def encode_export(page: Sequence[StoredFeedback]) -> pb.ExportFeedbackResponse:
@@ -125,14 +129,24 @@ def decode_scope(
     | pb.RollbackModelRequest
     | pb.GetTrainingStatusRequest,
     tenant: str,
+    *,
+    every: bool = False,
 ) -> Scope:
     """Return the scope that a request names: one agent of the tenant, or all.
 
+    Args:
+        message: the request.
+        tenant: whose agents.
+        every: whether a request without an agent acts on each of them.
+
     Raises:
         InvalidField: an id is too long.
+        PermissionDenied: the caller is bound to other agents than that, or than all where ``every``.
     """
     if message.HasField("agent"):
         return decode_agent("agent", message.agent, tenant)
+    if every:
+        agents.check_all()
     return AllAgents(tenant)
 
 
@@ -141,10 +155,12 @@ def decode_registration(message: pb.RegisterAgentRequest, tenant: str) -> tuple[
 
     Raises:
         InvalidField: a field is out of its bounds.
+        PermissionDenied: the caller is bound to other agents.
     """
     agent = message.agent
     task_id = _plain("agent.task_id", agent.task_id, MAX_AGENT_BYTES)
     model_id = _plain("agent.model_id", agent.model_id, MAX_AGENT_BYTES)
+    agents.check(task_id, model_id)
     if "\x00" in message.description:
         raise InvalidField("description", "must hold no NUL")
     description = checks.at_most("description", message.description, MAX_DESCRIPTION_BYTES)

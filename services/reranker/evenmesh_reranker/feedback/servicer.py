@@ -15,11 +15,12 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.security import agents
 from evenmesh_kit.security import caller as callers
 from evenmesh_reranker.backends.sql.agents import SqlAgentRegistry
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
-from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback import codec
 from evenmesh_reranker.feedback.domain import Outcome
 from evenmesh_reranker.feedback.intake import FeedbackIntake
@@ -120,9 +121,10 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         return pb.RegisterAgentResponse(agent=codec.encode_agent(summary, known=known))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
-        """Return a page of agents."""
+        """Return a page of agents; to a caller that is bound to some, of these alone."""
         skip, size = codec.decode_page(request, _tenant())
-        found = await self._agents.agents(_tenant(), skip=skip, limit=size + 1)
+        bound = callers.current().agents
+        found = await self._agents.agents(_tenant(), skip=skip, limit=size + 1, among=bound)
         page = found[:size]
         return pb.ListAgentsResponse(
             agents=[codec.encode_agent(one, known=await self._models.knows(one.agent)) for one in page],
@@ -130,17 +132,21 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        """Return the versions there are."""
+        """Return the versions there are; to a caller that is bound to agents, none of another agent."""
         scope = codec.decode_scope(request, _tenant())
         await self._models.refresh()
-        return pb.ListModelsResponse(models=map(codec.encode_model, self._models.models(scope)))
+        found = [one for one in self._models.models(scope) if _may_see(one.agent)]
+        return pb.ListModelsResponse(models=map(codec.encode_model, found))
 
     async def PromoteModel(
         self, request: pb.PromoteModelRequest, context: Context
     ) -> pb.PromoteModelResponse:
         """Serve a version from the next request on."""
+        version = codec.decode_version(request.version)
+        if callers.current().agents is not None:
+            await self._check_version(version)
         model = await self._models.promote(
-            codec.decode_version(request.version),
+            version,
             tenant=_tenant(),
             merge_agent_tokens=request.merge_agent_tokens,
         )
@@ -150,7 +156,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self, request: pb.RollbackModelRequest, context: Context
     ) -> pb.RollbackModelResponse:
         """Serve the version before."""
-        model = await self._models.rollback(codec.decode_scope(request, _tenant()))
+        model = await self._models.rollback(codec.decode_scope(request, _tenant(), every=True))
         return pb.RollbackModelResponse(model=codec.encode_model(model))
 
     async def GetTrainingStatus(
@@ -162,8 +168,28 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
             if isinstance(scope, Agent):
                 trainings: Sequence[Training] = [await self._trainings.training(scope)]
             else:
-                trainings = await self._trainings.trainings(scope.tenant)
+                every = await self._trainings.trainings(scope.tenant)
+                trainings = [one for one in every if _may_see(one.report.agent)]
         return codec.encode_trainings(trainings, self._clock())
+
+    async def _check_version(self, version: str) -> None:
+        """Check that a caller that is bound to agents promotes a version of one of these.
+
+        Raises:
+            PermissionDenied: it is a version of another agent or of all, or there is none.
+        """
+        await self._models.refresh()
+        found = [one for one in self._models.models(AllAgents(_tenant())) if one.version == version]
+        agent = found[0].agent if found else None
+        if agent is None:
+            agents.check_all("version")
+        else:
+            agents.check(agent.task_id, agent.model_id, "version")
+
+
+def _may_see(agent: Agent | None) -> bool:
+    """Return whether the caller may know of what is of an agent, or of all if None."""
+    return agent is None or agents.may(agent.task_id, agent.model_id)
 
 
 def _tenant() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evenmesh.wire.errors import Unauthenticated
-from evenmesh_kit.security.caller import Caller, Role
+from evenmesh_kit.security.caller import AgentName, Caller, Role
 from evenmesh_kit.security.keys import PREFIX, ApiKeys, KeyEntry, KeysError, add_entry, new_key
 
 
@@ -152,4 +152,31 @@ def test_the_role_provider_and_a_provider_go_together(tmp_path: Path, lines: lis
     path = tmp_path / "keys.toml"
     path.write_text(entry("k", 'name = "n"', *lines))
     with pytest.raises(KeysError, match="go together"):
+        ApiKeys(path)
+
+
+def test_a_key_may_be_bound_to_agents(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(entry("k", 'name = "ada"', 'roles = ["feedback"]', 'agents = ["qa/t5", "sum/org/t5"]'))
+    bound = ApiKeys(path).caller("k").agents
+    assert bound == frozenset({AgentName("qa", "t5"), AgentName("sum", "org/t5")})
+    key, digest = new_key()
+    content = {"name": "n", "sha256": digest, "tenant": "acme", "roles": ["ask"], "agents": ['q"a/m \u00e9']}
+    add_entry(path, KeyEntry.read(content))
+    assert ApiKeys(path).caller(key).agents == frozenset({AgentName('q"a', "m \u00e9")})
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (['roles = ["ask"]', "agents = []"], "agents: must name an agent"),
+        (['roles = ["ask"]', 'agents = ["qa"]'], "agents: must be TASK/MODEL"),
+        (['roles = ["ask"]', 'agents = "qa/m"'], "agents"),
+        (['roles = ["service"]', 'agents = ["qa/m"]'], "a service calls for any agent"),
+    ],
+)
+def test_a_binding_that_makes_no_sense_is_refused(tmp_path: Path, lines: list[str], problem: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(entry("k", 'name = "n"', *lines))
+    with pytest.raises(KeysError, match=problem):
         ApiKeys(path)

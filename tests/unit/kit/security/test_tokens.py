@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from evenmesh.wire.errors import Unauthenticated, Unavailable
-from evenmesh_kit.security.caller import Caller, Role
+from evenmesh_kit.security.caller import AgentName, Caller, Role
 from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
 from tests.support.clock import Clock
 from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
@@ -82,6 +82,13 @@ def test_a_token_names_the_provider_whose_statements_it_may_read(path: Path) -> 
     assert caller(path, token(evenmesh_provider="Acme Press")).provider == ""
 
 
+def test_a_token_names_the_agents_that_it_may_act_as(path: Path) -> None:
+    assert caller(path, token()).agents is None
+    assert caller(path, token(evenmesh_agents="qa/t 5")).agents == frozenset({AgentName("qa", "t 5")})
+    both = caller(path, token(evenmesh_agents=["qa/a", "qa/b"])).agents
+    assert both == frozenset({AgentName("qa", "a"), AgentName("qa", "b")})
+
+
 def test_a_token_without_a_tenant_has_the_one_of_the_settings(path: Path) -> None:
     claims = replace(CLAIMS, default_tenant="everybody")
     found = asyncio.run(Tokens(str(path), claims).caller(token(evenmesh_tenant=None)))
@@ -108,6 +115,10 @@ def test_no_token_makes_a_service_of_its_bearer(path: Path) -> None:
         (lambda: token(evenmesh_tenant=""), "evenmesh_tenant: must name a tenant"),
         (lambda: token(evenmesh_roles=5), "evenmesh_roles: must be a list"),
         (lambda: token(evenmesh_roles={"ask": True}), "evenmesh_roles: must be a list"),
+        (lambda: token(evenmesh_agents=[]), "evenmesh_agents: must name an agent"),
+        (lambda: token(evenmesh_agents="qa"), "evenmesh_agents: must be TASK/MODEL"),
+        (lambda: token(evenmesh_agents=[5]), "evenmesh_agents: must be a list"),
+        (lambda: token(evenmesh_agents={"qa": "m"}), "evenmesh_agents: must be a list"),
         (lambda: token(CURVE, "one", "ES256"), "not valid"),
         (lambda: "not.a.token", "not valid"),
         (lambda: "", "not valid"),
@@ -115,6 +126,7 @@ def test_no_token_makes_a_service_of_its_bearer(path: Path) -> None:
     ids=[
         *("expired", "early", "audience", "issuer", "no-expiry", "no-subject"),
         *("another-key", "unknown-key", "tenant", "no-tenant", "empty-tenant", "roles-number", "roles-table"),
+        *("no-agents", "no-agent", "agents-number", "agents-table"),
         *("algorithm-of-another-key", "no-token", "empty"),
     ],
 )

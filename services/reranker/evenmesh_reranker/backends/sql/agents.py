@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh_kit.storage.sql import now_us
@@ -64,10 +64,22 @@ class SqlAgentRegistry:
         async with self._database.read() as connection:
             return [Agent(*row) for row in await connection.execute(query)]
 
-    async def agents(self, tenant: str, *, skip: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
-        """Return ``limit`` agents of a tenant after the first ``skip``, in the order they first appeared."""
+    async def agents(
+        self,
+        tenant: str,
+        *,
+        skip: int = 0,
+        limit: int = 1000,
+        among: Collection[tuple[str, str]] | None = None,
+    ) -> Sequence[AgentSummary]:
+        """Return ``limit`` agents of a tenant after the first ``skip``, in the order they first appeared.
+
+        With ``among``, pairs of task and model, only of these.
+        """
         now = self._clock()
         mine = AGENTS.c.tenant == tenant
+        if among is not None:
+            mine = and_(mine, tuple_(AGENTS.c.task_id, AGENTS.c.model_id).in_(sorted(among)))
         query = select(AGENTS).where(mine).order_by(AGENTS.c.id).offset(skip).limit(limit)
         async with self._database.read() as connection:
             return [_summary(row, now) for row in await connection.execute(query)]
