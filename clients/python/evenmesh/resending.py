@@ -1,17 +1,22 @@
-"""Decide whether an ask or an audit that failed may be sent again."""
+"""Decide whether a call that failed may be sent again."""
 
+import random
 import time
 from typing import Final
 
 from evenmesh.wire.errors import MeshError
 
 ATTEMPTS: Final = 6
-"""Most times that a call is sent."""
-# UNREACHABLE: the connection broke, as it does when a server ends. gRPC then fails calls until it is
-# connected again, which takes most of the pauses together while the next server's start loads the machine.
-_BROKEN: Final = "UNREACHABLE"
-_NOT_BEGUN: Final = frozenset({"STARTING", "SHUTTING_DOWN", "CANCELLED", _BROKEN})
+"""Most times that a call is sent, other than to a service that says that it starts or ends."""
+LEAST_S: Final = 0.001
+"""Least time that an attempt is given. Seconds."""
+BROKEN: Final = "UNREACHABLE"
+"""Reason where the connection broke, as it does when a server ends, or there was none."""
+_PASSING: Final = frozenset({"STARTING", "SHUTTING_DOWN"})
+_NOT_BEGUN: Final = frozenset({*_PASSING, "CANCELLED", BROKEN})
 _FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+_JITTER: Final = 0.2
 
 
 class Resending:
@@ -23,8 +28,12 @@ class Resending:
     the server may have continued unseen. Then the model was shown two rankings, and both are observed, each
     under its own id.
 
+    What a service rejects for any other reason, such as too much work, is not sent again.
+
     Args:
         timeout_s: time for all attempts together. Seconds.
+        whole: whether the caller forgets replies, so that the call may begin again once where the connection
+            breaks between them.
 
     Attributes:
         begun: whether a reply arrived; set it.
@@ -35,23 +44,33 @@ class Resending:
         self._whole = whole
         self._ends = time.monotonic() + timeout_s
         self._attempts = 1
+        self._pause_s = _FIRST_PAUSE_S / 2
         self.begun = False
-        self.pause_s = _FIRST_PAUSE_S
+        self.pause_s = 0.0
 
     @property
     def left_s(self) -> float:
         """Return the time that is left. Seconds."""
-        return max(0.001, self._ends - time.monotonic())
+        return max(LEAST_S, self._ends - time.monotonic())
 
-    def allows(self, error: MeshError) -> bool:
-        """Return whether a call that failed with ``error`` may be sent again; double the pause each time."""
+    def allows(self, error: MeshError, *, patient: bool = False) -> bool:
+        """Return whether a call that failed with ``error`` may be sent again; draw a longer pause each time.
+
+        Args:
+            error: how it failed.
+            patient: whether to wait for a service that starts or ends until no time is left.
+        """
         if self.begun:
-            if not self._whole or error.reason != _BROKEN:
+            if not self._whole or error.reason != BROKEN:
                 return False
             self._whole = self.begun = False
-        if error.reason not in _NOT_BEGUN or self._attempts >= ATTEMPTS:
+        if error.reason not in _NOT_BEGUN:
             return False
-        if self._attempts > 1:
-            self.pause_s *= 2
-        self._attempts += 1
+        waits = patient and error.reason in _PASSING
+        if self._attempts >= ATTEMPTS and not waits:
+            return False
+        self._attempts += not waits
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        drawn = self._pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+        self.pause_s = max(drawn, error.retry_after_s or 0.0)
         return self.left_s > self.pause_s

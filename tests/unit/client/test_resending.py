@@ -16,7 +16,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from evenmesh.resending import Resending
-from evenmesh.wire.errors import MeshError, Unavailable
+from evenmesh.wire.errors import MeshError, Overloaded, Unavailable, restored
 from evenmesh_kit.rpc.statuses import abort
 
 AWAY = Unavailable("SHUTTING_DOWN", "the service is shutting down")
@@ -28,18 +28,38 @@ def test_a_rejected_call_is_sent_again_after_pauses_that_double_and_not_for_ever
     pauses = []
     while resending.allows(error):
         pauses.append(resending.pause_s)
-    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8], rel=0.21)
+    assert pauses != [0.05, 0.1, 0.2, 0.4, 0.8], "callers that failed together come back one by one"
+
+
+def test_a_server_that_starts_or_ends_is_waited_for_in_bounded_pauses() -> None:
+    resending = Resending(600)
+    pauses = [resending.pause_s for _ in range(30) if resending.allows(AWAY, patient=True)]
+    assert len(pauses) == 30
+    assert max(pauses) <= 2.4
+    broken = Unavailable("UNREACHABLE", "no orchestrator answers")
+    assert [resending.allows(broken, patient=True) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_retry_delay_is_the_least_pause_and_fits_or_ends_the_call() -> None:
+    asked = restored(grpc.StatusCode.UNAVAILABLE, "STARTING", "the service is still starting", None, 5.0)
+    resending = Resending(60)
+    assert resending.allows(asked)
+    assert resending.pause_s == 5.0
+    assert not Resending(4).allows(asked, patient=True)
 
 
 @pytest.mark.parametrize(
     "error",
     [
         Unavailable("CUT_SHORT", "the service stopped before the call ended"),  # it had begun
+        Overloaded("too much work", 0.01),
         MeshError(grpc.StatusCode.INTERNAL, "INTERNAL", "internal error"),
     ],
 )
 def test_a_call_that_may_have_begun_is_not_sent_again(error: MeshError) -> None:
     assert not Resending(60).allows(error)
+    assert not Resending(60).allows(error, patient=True)
 
 
 def test_a_call_that_has_begun_is_not_sent_again() -> None:

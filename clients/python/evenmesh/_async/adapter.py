@@ -25,6 +25,16 @@ async def at_once(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> 
     return await asyncio.gather(*map(call, arguments))
 
 
+async def until_ready(channel: Channel, timeout: float) -> bool:
+    """Return whether a channel is connected, at the latest after ``timeout`` seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            await channel.channel_ready()
+    except (TimeoutError, grpc.aio.UsageError):  # the latter where it is closed
+        return False
+    return True
+
+
 class Stream(stream.Stream):
     """A call that sends and receives messages, one at a time.
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack
 
 import grpc
+from google.protobuf.message import Message
 
-from evenmesh._async import adapter
 from evenmesh._async.calls import AsyncCalls
 from evenmesh._async.conversation import AsyncConversation
 from evenmesh.codec import audit as audit_codec
@@ -128,7 +128,7 @@ class AsyncAskingCalls(AsyncCalls):
     async def _events(
         self,
         method: Callable[..., Any],
-        request: object,
+        request: Message,
         read: Callable[[Any], T | None],
         timeout: float,
         forget: Callable[[], None] | None = None,
@@ -143,15 +143,15 @@ class AsyncAskingCalls(AsyncCalls):
             try:
                 async for message in call:
                     resending.begun = True
+                    self._reached.add("orchestrator")
                     if (event := read(message)) is not None:
                         yield event
                 return
             except grpc.RpcError as exc:
                 error = self._error(exc, "orchestrator")
-                if not resending.allows(error):
+                if not await self._again(resending, error, "orchestrator", request, always=True):
                     raise error from exc
                 if forget is not None:
                     forget()
             finally:
                 call.cancel()
-            await adapter.sleep(resending.pause_s)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh._async import adapter
@@ -15,16 +16,20 @@ from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from evenmesh.reranker.v1 import feedback_service_pb2_grpc as feedback_grpc
 from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
+from evenmesh.resending import BROKEN, LEAST_S, Resending
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.types.status import Health, ServiceStatus
-from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh.wire.errors import InvalidField, MeshError, status_of
+from evenmesh.wire.methods import facts_of, method_taking
 
 TIMEOUT_S: Final = 60.0
 STATUS_TIMEOUT_S: Final = 2.0
 MAX_TIMEOUT_S: Final = 86_400.0
 """Longest a call may take: gRPC counts no more than about 9e9 seconds, and ends a longer one at once."""
 PAGE_SIZE: Final = 1_000
+_LOOK_S: Final = 1.0
+"""Time after which a call that waits for a connection looks whether the client was closed. Seconds."""
 
 T = TypeVar("T")
 
@@ -43,7 +48,9 @@ class AsyncCalls:
             addresses = Addresses.find(orchestrator=addresses)
         self.addresses = addresses or Addresses.find()
         self._timeout = checked_timeout(timeout)
-        self._channels: list[adapter.Channel] = []
+        self._channels: dict[str, adapter.Channel] = {}
+        self._reached: set[str] = set()
+        self._closed = False
         self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(
             self._connect("orchestrator", "Orchestrator")
         )
@@ -62,7 +69,8 @@ class AsyncCalls:
 
     async def close(self) -> None:
         """Close the connections; calls in progress fail."""
-        for channel in self._channels:
+        self._closed = True
+        for channel in self._channels.values():
             await channel.close()
 
     async def status(self, *, timeout: float = STATUS_TIMEOUT_S) -> list[ServiceStatus]:
@@ -81,24 +89,30 @@ class AsyncCalls:
         return await adapter.at_once(check, self.addresses.items())
 
     def _connect(self, service: str, name: str) -> adapter.Channel:
-        address = getattr(self.addresses, service)
-        channel = adapter.connect(address, service=f"evenmesh.{service}.v1.{name}Service")
-        self._channels.append(channel)
+        address, of_protos = getattr(self.addresses, service), f"evenmesh.{service}.v1.{name}Service"
+        channel = self._channels[of_protos] = adapter.connect(address, service=of_protos)
         return channel
 
     async def _call(
-        self, service: str, method: "adapter.UnaryCall[Any, T]", request: object, timeout: float | None
+        self, service: str, method: "adapter.UnaryCall[Any, T]", request: Message, timeout: float | None
     ) -> T:
-        try:
-            return await method(request, timeout=self._seconds(timeout))
-        except grpc.RpcError as exc:
-            raise self._error(exc, service) from exc
+        resending = Resending(self._seconds(timeout))
+        while True:
+            try:
+                reply = await method(request, timeout=resending.left_s)
+            except grpc.RpcError as exc:
+                error = self._error(exc, service)
+                if not await self._again(resending, error, service, request):
+                    raise error from exc
+            else:
+                self._reached.add(service)
+                return reply
 
     async def _list(
         self,
         service: str,
         method: "adapter.UnaryCall[Any, Any]",
-        request: Callable[..., object],
+        request: Callable[..., Message],
         items: str,
         *,
         limit: float = math.inf,
@@ -120,26 +134,62 @@ class AsyncCalls:
         self,
         service: str,
         method: Callable[..., Any],
-        request: object,
+        request: Message,
         read: Callable[[Any], Iterable[T]],
         timeout: float,
     ) -> AsyncIterator[T]:
         """Yield what ``read`` finds in each message of a call; closing the iterator ends the call."""
-        call = method(request, timeout=self._seconds(timeout))
-        try:
-            async for message in call:
-                for one in read(message):
-                    yield one
-        except grpc.RpcError as exc:
-            raise self._error(exc, service) from exc
-        finally:
-            call.cancel()
+        resending = Resending(self._seconds(timeout))
+        while True:
+            call = method(request, timeout=resending.left_s)
+            try:
+                async for message in call:
+                    resending.begun = True
+                    self._reached.add(service)
+                    for one in read(message):
+                        yield one
+                return
+            except grpc.RpcError as exc:
+                error = self._error(exc, service)
+                if not await self._again(resending, error, service, request):
+                    raise error from exc
+            finally:
+                call.cancel()
+
+    async def _again(
+        self, resending: Resending, error: MeshError, service: str, request: Message, *, always: bool = False
+    ) -> bool:
+        """Return whether a failed call may be sent again; wait until it is time.
+
+        Where this client has reached the service before, the service is being restarted. The call then waits,
+        without being sent, until the channel is connected again or no time is left.
+
+        Args:
+            resending: the attempts so far.
+            error: how the last one failed.
+            service: short name of the service.
+            request: the request.
+            always: whether the call may be sent again although it is not ``retryable``, and to a service that
+                was never reached; gRPC has sent other calls several times already.
+        """
+        method, patient = method_taking(request.DESCRIPTOR), service in self._reached
+        of_protos = method.containing_service.full_name
+        retryable = facts_of(f"/{of_protos}/{method.name}").retryable
+        if not (always or (patient and retryable)) or not resending.allows(error, patient=patient):
+            return False
+        await adapter.sleep(0.0 if self._closed else resending.pause_s)
+        channel, waits = self._channels[of_protos], patient and error.reason == BROKEN
+        while waits and not self._closed and resending.left_s > LEAST_S:
+            waits = not await adapter.until_ready(channel, min(_LOOK_S, resending.left_s))
+        return not (waits or self._closed)
 
     def _seconds(self, timeout: float | None) -> float:
         """Return how long a call may take: as it was given, or the client's default."""
         return self._timeout if timeout is None else checked_timeout(timeout)
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
+        if status_of(exc) is not None:
+            self._reached.add(service)
         return codec.error(exc, service=service, address=getattr(self.addresses, service))
 
 

@@ -28,6 +28,18 @@ def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
         return list(threads.map(call, arguments))
 
 
+def until_ready(channel: Channel, timeout: float) -> bool:
+    """Return whether a channel is connected, at the latest after ``timeout`` seconds."""
+    ready = grpc.channel_ready_future(channel)
+    try:
+        ready.result(timeout)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        ready.cancel()
+    return True
+
+
 class Stream:
     """A call that sends and receives messages, one at a time.
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
 import grpc
+from google.protobuf.message import Message
 
-from evenmesh._sync import adapter
 from evenmesh._sync.calls import Calls
 from evenmesh._sync.conversation import Conversation
 from evenmesh.codec import audit as audit_codec
@@ -129,7 +129,7 @@ class AskingCalls(Calls):
     def _events(
         self,
         method: Callable[..., Any],
-        request: object,
+        request: Message,
         read: Callable[[Any], T | None],
         timeout: float,
         forget: Callable[[], None] | None = None,
@@ -144,15 +144,15 @@ class AskingCalls(Calls):
             try:
                 for message in call:
                     resending.begun = True
+                    self._reached.add("orchestrator")
                     if (event := read(message)) is not None:
                         yield event
                 return
             except grpc.RpcError as exc:
                 error = self._error(exc, "orchestrator")
-                if not resending.allows(error):
+                if not self._again(resending, error, "orchestrator", request, always=True):
                     raise error from exc
                 if forget is not None:
                     forget()
             finally:
                 call.cancel()
-            adapter.sleep(resending.pause_s)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
 from evenmesh.common.v1.method_options_pb2 import MethodFacts, facts
 
@@ -11,6 +14,20 @@ def facts_of(method: str) -> MethodFacts:
     """Return the facts about ``/package.Service/Method``; empty for a method of no imported proto."""
     service, _, name = method.lstrip("/").partition("/")
     return _facts_by_name(service).get(name, MethodFacts())
+
+
+@cache
+def method_taking(request: Descriptor) -> MethodDescriptor:
+    """Return the method whose requests are these; every method has a request of its own.
+
+    Raises:
+        LookupError: they are no requests.
+    """
+    for service in request.file.services_by_name.values():
+        for method in service.methods:
+            if method.input_type.full_name == request.full_name:
+                return method
+    raise LookupError(f"no method takes {request.full_name}")
 
 
 def largest_request_bytes(service: str) -> int:
