@@ -24,6 +24,7 @@ ORDER: Final = (
     "postgres",
     "evaluator-replicas",
     "reranker-replicas",
+    "trainer",
     "milvus",
     "triton",
     "vllm",
@@ -177,6 +178,11 @@ class Manifests:
         for variable in container.get("env", ()):
             if "value" in variable:
                 found[variable["name"]] = variable["value"]
+            elif "configMapKeyRef" in variable["valueFrom"]:
+                named = variable["valueFrom"]["configMapKeyRef"]
+                data = self.one("ConfigMap", named["name"])["data"]
+                if named["key"] in data or not named.get("optional"):
+                    found[variable["name"]] = data[named["key"]]
             else:
                 secret = variable["valueFrom"]["secretKeyRef"]
                 found[variable["name"]] = SECRETS[secret["name"], secret["key"]]

@@ -137,12 +137,14 @@ def test_the_edges_are_those_of_the_picture() -> None:
     jobs |= {("bench", name, 7070 + place) for place, name in enumerate(SERVICES[:4])}
     jobs |= {("ium-training", name, port) for name, port in (("retriever", 7071), ("generator", 7073))}
     jobs |= {("sources", "retriever", 7071)}
+    trainer = {("trainer", "retriever", 7071), ("trainer", "reranker", 7072), ("trainer", "postgres", 5432)}
+    trainer |= {("trainer", "otel-collector", 4317)}
     servers = {
         ("generator", "vllm", 8000),
         ("retriever", "tei-embed", 8080),
         ("reranker", "tei-rerank", 8080),
     }
-    assert more == jobs | servers | {("retriever", "milvus", 19530)}
+    assert more == jobs | trainer | servers | {("retriever", "milvus", 19530)}
 
 
 def test_orchestrators_read_from_replicas_and_all_others_call_the_one_that_writes() -> None:

@@ -118,7 +118,7 @@ def test_what_runs_on_is_looked_after(built: Manifests) -> None:
 
 def test_probes_ask_a_port_that_callers_do_not_have(built: Manifests) -> None:
     """Else who takes all connections of a service has it restarted. The kubelet speaks no TLS, and has no key."""
-    for name in (*SERVICES, "retriever-replicas"):
+    for name in (*SERVICES, "retriever-replicas", "trainer"):
         for workload in (one for one in built.workloads() if one.name == name):
             (container,) = workload.containers
             port = workload.ports()["health"]
@@ -163,14 +163,14 @@ def test_a_rollout_counts_as_failed_no_sooner_than_a_start_does(built: Manifests
         assert deadline_s >= start_s + (1800 if fetches else 60), workload.name
 
 
-@pytest.mark.parametrize("name", ["evaluator", "reranker"])
+@pytest.mark.parametrize("name", ["evaluator", "reranker", "trainer"])
 def test_an_upgrade_of_a_database_has_an_hour(built: Manifests, name: str) -> None:
     """A pod that is ended within it begins again, and would be ended again."""
-    workload = built.workload(name)
-    probe = workload.containers[0]["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
-    if workload.kind == "Deployment":
-        assert workload.document["spec"]["progressDeadlineSeconds"] >= 3600
+    for workload in (one for one in built.workloads() if one.name == name):
+        probe = workload.containers[0]["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
+        if workload.kind == "Deployment":
+            assert workload.document["spec"]["progressDeadlineSeconds"] >= 3600
 
 
 def test_pods_are_spread_and_may_be_moved(built: Manifests) -> None:
@@ -212,7 +212,7 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
             # What keeps data of its own is one; what shares it, and read replicas, are two.
             several = (
                 (workload.kind, workload.name) == ("Deployment", "evaluator")
-                or "EVENMESH_RERANKER_MODEL_STORE" in str(workload.document)
+                or (workload.name == "reranker" and "EVENMESH_RERANKER_MODEL_STORE" in str(workload.document))
                 or workload.name == "retriever-replicas"
             )
             assert workload.document["spec"]["replicas"] == 1 + several
@@ -275,7 +275,8 @@ def test_what_serves_displaces_jobs_and_never_the_other_way_round(name: str) -> 
     assert jobs["value"] >= -10, "the cluster autoscaler makes no node for less"
     assert jobs["preemptionPolicy"] == "Never"
     for workload in built.workloads():
-        wanted = serving if workload.kind in LONG_LIVED else jobs
+        serves = workload.kind in LONG_LIVED and workload.name != "trainer"
+        wanted = serving if serves else jobs
         assert workload.pod["priorityClassName"] == wanted["metadata"]["name"], workload.name
 
 

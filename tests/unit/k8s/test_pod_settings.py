@@ -23,6 +23,7 @@ from evenmesh_kit.storage.sql import CONNECTIONS
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
+from evenmesh_training.online.settings import OnlineSettings
 from tests.support.images import IMAGES
 from tests.support.manifests import EVERYTHING, FOLLOWED, OVERLAYS, SERVICES, Manifests, Workload, build
 
@@ -122,8 +123,8 @@ def test_only_the_overlay_for_trying_out_is_insecure(name: str, environment: pyt
 def test_those_are_services_who_call(environment: pytest.MonkeyPatch) -> None:
     built = build("prod")
     callers: dict[str, set[str]] = {name: set() for name in SERVICES}
-    for caller in SERVICES:
-        for field in SETTINGS[caller].model_fields:
+    for caller, known in {**SETTINGS, "trainer": OnlineSettings}.items():
+        for field in known.model_fields:
             target = field.removesuffix("_target")
             if target != field and target in callers:
                 callers[target].add(caller)
