@@ -25,6 +25,7 @@ ORDER: Final = (
     "evaluator-replicas",
     "reranker-replicas",
     "trainer",
+    "statements",
     "milvus",
     "triton",
     "vllm",
