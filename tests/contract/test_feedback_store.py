@@ -549,6 +549,95 @@ async def test_a_tenant_with_all_its_agents_takes_no_place_of_anothers(make: Mak
     ]
 
 
+async def test_an_agent_is_deleted_with_all_that_is_its_own(
+    make: Make, database: Database, clock: Clock
+) -> None:
+    store = make(limits=Limits(agents=2, tenant_bytes=10_000))
+    registry, log = SqlAgentRegistry(database, clock=clock), SqlTrainingLog(database, clock=clock)
+    leases = SqlLeases(database, "one", lease_s=10, clock=clock)
+    assert await store.delete_agent(ANN, limit=2) is None
+    await registry.register(ANN, "answers", most=2)
+    # The second judgement contradicts the first, so both are flagged.
+    judged = [item(str(at), float(at != 1), query="q" if at < 2 else f"q{at}") for at in range(5)]
+    await store.record([*judged, item("1", agent=BOB), item("1", agent=replace(ANN, tenant="acme"))])
+    for agent in (ANN, BOB):
+        await log.report(TrainingReport(agent, State.FAILED, message="of it"))
+        assert await leases.take(agent)
+    before = await store.page(BOB)
+
+    # Some at a time: what is left is counted, and it is still there.
+    assert await store.delete_agent(ANN, limit=3) == 3
+    (ann, bob) = await registry.agents(ALL.tenant)
+    assert (ann.agent, ann.stored, ann.flagged, ann.mean_usefulness) == (ANN, 2, 0, 1.0)
+    assert await store.delete_agent(ANN, limit=3) == 2
+    assert await store.delete_agent(ANN, limit=3) is None
+    assert await registry.agents(ALL.tenant) == [bob]
+    assert await registry.registered() == []
+    assert await _ids(store, ANN) == []
+    assert (await log.training(ANN)).report.message == ""
+    assert not await leases.take(ANN)
+
+    # Of others nothing is gone.
+    assert await store.page(BOB) == before
+    assert (await log.training(BOB)).report.message == "of it"
+    assert await leases.take(BOB)
+    assert await _ids(store, AllAgents("acme")) == ["1"]
+
+    # It takes no place and no bytes, and one of its ids afterwards is a new agent, that no trainer has.
+    clock.now_us += DAY_US
+    assert await store.record([item("0", 0.5, query="q")]) == [STORED]
+    (new,) = (one for one in await registry.agents(ALL.tenant) if one.agent == ANN)
+    assert (new.stored, new.flagged, new.registered_at_us, new.description) == (1, 0, None, "")
+    many = [item(f"n{at}") for at in range(100)]
+    freed = await make(limits=Limits(tenant_bytes=sum(one.size for one in many))).record(many)
+    assert sum(one == STORED for one in freed) >= 97, "the deleted items take no room"
+    assert await leases.take(ANN)
+    await leases.give_back(ANN)
+
+
+async def test_a_trainer_loses_an_agent_that_is_deleted_though_there_is_a_new_one(
+    store: SqlFeedbackStore, database: Database, clock: Clock
+) -> None:
+    leases = SqlLeases(database, "one", lease_s=10, clock=clock)
+    await store.record([item("1")])
+    assert await leases.take(ANN)
+    assert await store.delete_agent(ANN, limit=10) == 1
+    await store.record([item("2")])
+    assert not await leases.take(ANN), "it learns from what is deleted"
+    await leases.give_back(ANN)
+    assert await leases.take(ANN)  # of the new one's feedback
+
+
+async def test_an_agent_without_feedback_is_deleted_too(database: Database, store: SqlFeedbackStore) -> None:
+    registry = SqlAgentRegistry(database)
+    await registry.register(ANN, "", most=1)
+    assert await registry.register(BOB, "", most=1) is None
+    assert await store.delete_agent(ANN, limit=10) == 0
+    assert await registry.register(BOB, "", most=1) is not None
+
+
+async def test_feedback_that_comes_while_its_agent_is_deleted_is_whole(
+    store: SqlFeedbackStore, database: Database
+) -> None:
+    async def give() -> int:
+        stored = 0
+        for at in range(40):
+            stored += (await store.record([item(str(at))])) == [STORED]
+        return stored
+
+    async def delete() -> int:
+        gone = 0
+        for _ in range(40):
+            gone += await store.delete_agent(ANN, limit=2) or 0
+        return gone
+
+    stored, gone = await asyncio.gather(give(), delete())
+    left = await store.page(ANN)
+    assert stored == gone + len(left)
+    summaries = await SqlAgentRegistry(database).agents(ALL.tenant)
+    assert sum(one.stored for one in summaries) == len(left)
+
+
 async def test_one_trainer_at_a_time_has_an_agent(
     store: SqlFeedbackStore, database: Database, clock: Clock
 ) -> None:

@@ -97,6 +97,7 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
     assert audited == {
         "CollectionService/DeletePassages",
         "CollectionService/DeleteCollection",
+        "FeedbackService/DeleteAgent",
         "FeedbackService/PromoteModel",
         "FeedbackService/RollbackModel",
         "EvaluatorService/ResetExposureBalance",
@@ -117,6 +118,7 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
         ("retriever.v1.CollectionService/DeleteCollection", {Role.INGEST}),
         ("reranker.v1.FeedbackService/RecordFeedback", {Role.FEEDBACK}),
         ("reranker.v1.FeedbackService/ListModels", {Role.FEEDBACK, Role.TRAIN}),
+        ("reranker.v1.FeedbackService/DeleteAgent", {Role.TRAIN}),
         ("reranker.v1.FeedbackService/PromoteModel", {Role.TRAIN}),
         ("generator.v1.GeneratorService/ListModels", {Role.ASK}),
         ("evaluator.v1.EvaluatorService/Observe", {Role.ASK}),

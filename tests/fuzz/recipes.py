@@ -707,6 +707,7 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
         agent=common.Agent(task_id=f"t{rng.randrange(20)}", model_id="m"), description=_said(rng)
     ),
     "FeedbackService.ListAgents": _page(feedback.ListAgentsRequest, ("", "1", "0", "MQ==", "-1", "9" * 30)),
+    "FeedbackService.DeleteAgent": lambda rng: feedback.DeleteAgentRequest(agent=_agent(rng)),
     "FeedbackService.ListModels": lambda rng: feedback.ListModelsRequest(
         agent=_agent(rng) if rng.random() < 0.5 else None
     ),

@@ -126,6 +126,18 @@ async def test_agents_are_registered_listed_and_read_by_whom_they_are_of(reranke
             await bound.training_status(agent=VICTIM)
 
 
+async def test_only_ones_own_agents_are_deleted(reranker: Reranker) -> None:
+    async with reranker.client("bound") as bound, reranker.client("free") as free:
+        for agent in (MINE, VICTIM):
+            await free.record_feedback(judged(agent))
+        with pytest.raises(PermissionDenied):
+            await bound.delete_agent(VICTIM)
+        done = await bound.delete_agent(MINE)
+        assert (done.deleted, done.num_feedback, done.num_models) == (True, 1, 1)
+        assert [one.agent for one in await free.agents()] == [VICTIM]
+        assert {one.agent for one in await free.models()} == {None, VICTIM}
+
+
 async def test_models_of_others_are_not_promoted_rolled_back_or_listed(reranker: Reranker) -> None:
     async with reranker.client("bound") as bound:
         assert {one.agent for one in await bound.models()} == {None, MINE}

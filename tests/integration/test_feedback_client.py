@@ -16,6 +16,7 @@ import pytest
 from evenmesh import Addresses, Agent, AsyncClient, Client, Feedback
 from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
+from evenmesh.types.feedback import DeletedAgent
 from evenmesh.wire.errors import AlreadyExists, InvalidField, NotFound
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
@@ -105,6 +106,9 @@ async def test_an_event_loop_has_the_same(address: str, tmp_path: Path) -> None:
         assert (await mesh.training_status(agent=ANN)).trainings[0].agent == ANN
         with pytest.raises(NotFound, match="there is no version 'nope'"):
             await mesh.promote_model("nope")
+        assert await mesh.delete_agent(ANN) == DeletedAgent(deleted=True, num_feedback=1001, num_models=0)
+        assert await mesh.delete_agent(ANN) == DeletedAgent(deleted=False, num_feedback=0, num_models=0)
+        assert [one.agent for one in await mesh.agents()] == [BOB]
 
 
 async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) -> None:
@@ -173,6 +177,12 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
         ["qa", "ann"],
         ["qa", "bob"],
     ]
+    gone = "qa / ann is deleted: 3 items of feedback, 0 model versions\n"
+    assert (await run("agents", "delete", "qa", "ann"))[0] == gone
+    assert "there is no agent qa / ann" in (await run("agents", "delete", "qa", "ann", status=1))[1]
+    reported_gone = json.loads((await run("agents", "delete", "qa", "bob", "--json"))[0])
+    assert reported_gone == {"deleted": True, "num_feedback": 0, "num_models": 0}
+    assert "No agents yet" in (await run("agents", "list"))[0]
     assert "No learned models" in (await run("models", "list"))[0]
     assert "there is no version" in (await run("models", "promote", "nope", status=1))[1]
     version = tiny_encoders.keep(

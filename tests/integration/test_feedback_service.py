@@ -276,6 +276,42 @@ async def test_agents_are_registered_listed_and_known(
     assert list((await _rerank(await serve(), BOB)).scores) == pytest.approx(before, abs=1e-6)
 
 
+async def test_an_agent_is_deleted_and_served_what_all_get(
+    serve: Serve, store: ModelStore, personal: dict[str, Path]
+) -> None:
+    base = tiny_encoders.keep(store, personal["one"], "base")
+    own = tiny_encoders.keep_adapter(store, base, Agent("qa", "ann"), 1)
+    channel = await serve(max_registered_agents=1, feedback_per_day=1500)
+    stub = FeedbackServiceStub(channel)
+    for version in (base, own):
+        await _promote(channel, version)
+    assert (await _rerank(channel, ANN)).model_version == own
+    await stub.RegisterAgent(pb.RegisterAgentRequest(agent=ANN), timeout=TIMEOUT)
+    for part in (range(1000), range(1000, 1600)):
+        await _record(channel, *(_item(str(at)) for at in part))
+    await _record(channel, _item("1", agent=BOB))
+
+    async def delete(agent: common_pb2.Agent) -> tuple[bool, int, int]:
+        done = await stub.DeleteAgent(pb.DeleteAgentRequest(agent=agent), timeout=TIMEOUT)
+        return done.deleted, done.num_feedback, done.num_models
+
+    assert await delete(ANN) == (True, 1500, 1)
+    assert await delete(ANN) == (False, 0, 0)
+    assert (await _rerank(channel, ANN)).model_version == base
+    assert [one.version for one in await _models(channel)] == [base]
+    listed = await stub.ListAgents(pb.ListAgentsRequest(), timeout=TIMEOUT)
+    assert [(one.agent, one.num_feedback) for one in listed.agents] == [(BOB, 1)]
+    assert [one.feedback.agent for one in await _export(channel)] == [BOB]
+    (again,) = await _record(channel, _item("1"))
+    assert (again.duplicate, again.HasField("error")) == (False, False), "it has a day's quota again"
+    assert await delete(ANN) == (True, 1, 0)
+    await stub.RegisterAgent(pb.RegisterAgentRequest(agent=BOB), timeout=TIMEOUT)  # there is room
+    for agent in (common_pb2.Agent(), common_pb2.Agent(task_id="x" * 129)):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await delete(agent)
+        assert from_rpc_error(refused.value).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_versions_are_promoted_and_rolled_back_while_serving(
     serve: Serve, store: ModelStore, plain: Path, personal: dict[str, Path]
 ) -> None:

@@ -339,6 +339,7 @@ def _named(name: str, version: str) -> dict[str, Message]:
         "evaluator.v1.EvaluatorService/GetObservation": evaluator_pb.GetObservationRequest(
             observation_id=name
         ),
+        "reranker.v1.FeedbackService/DeleteAgent": feedback_pb.DeleteAgentRequest(agent=agent),
         "reranker.v1.FeedbackService/PromoteModel": feedback_pb.PromoteModelRequest(version=version),
         "reranker.v1.FeedbackService/RollbackModel": feedback_pb.RollbackModelRequest(agent=agent),
         "reranker.v1.FeedbackService/ExportFeedback": feedback_pb.ExportFeedbackRequest(agent=agent),
@@ -484,7 +485,7 @@ async def test_nobody_reaches_what_is_anothers(world: World, tmp_path: Path) -> 
 _INGEST: Final = "retriever.v1.CollectionService/Ingest"
 _CHANGING: Final = (
     *("Ingest", "DeletePassages", "DeleteCollection", "PromoteModel", "RollbackModel"),
-    "ResetExposureBalance",
+    *("ResetExposureBalance", "DeleteAgent"),
 )
 
 

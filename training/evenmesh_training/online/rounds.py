@@ -12,7 +12,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -155,6 +155,13 @@ class Rounds:
         _log.info("an agent was trained for", extra={"report": report.message})
         return report
 
+    def forget_others(self, agents: Iterable[Agent]) -> None:
+        """Remove the files of rounds of all but these agents: the others were deleted. Takes long."""
+        known = set(map(_digest, agents))
+        for folder in self.work.iterdir() if self.work.is_dir() else ():
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+
     async def _train(self, round_: _Round) -> TrainingReport:
         settings, agent = self.settings, round_.agent
         since = round_.report.trained_upto
@@ -231,7 +238,7 @@ class Rounds:
         ends = time.monotonic() + self.settings.promote_s
         # A process that was stopped for longer than its lease does not know yet that it is lost.
         if not await self.leases.take(round_.agent):
-            raise Unavailable("LEASE_LOST", "another trainer took the agent over")
+            raise Unavailable("LEASE_LOST", "another trainer took the agent over, or it was deleted")
         while True:
             try:
                 await self.promoter.promote(version)
@@ -315,7 +322,7 @@ class Rounds:
                 try:
                     begun = time.monotonic()
                     if not await self.leases.take(round_.agent):
-                        round_.lose("another trainer took the agent over")
+                        round_.lose("another trainer took the agent over, or it was deleted")
                         return
                     kept_until = begun + self.settings.lease_s
                     await self.log.report(

@@ -103,6 +103,8 @@ class Trainer:
 
     async def _due(self) -> list[Training]:
         waiting = await self.log.trainings_of_agents()
+        agents = [one.report.agent for one in waiting if one.report.agent is not None]
+        await asyncio.to_thread(self.rounds.forget_others, agents)
         due = [one for one in waiting if one.pending_queries >= self.queries]
         return sorted(due, key=lambda one: (self._last_turn(one.report.agent), -one.pending_queries))
 

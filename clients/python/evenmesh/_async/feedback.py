@@ -11,6 +11,7 @@ from evenmesh.codec.values import text
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.types.feedback import (
     AgentSummary,
+    DeletedAgent,
     Feedback,
     FeedbackResult,
     ModelVersion,
@@ -21,6 +22,7 @@ from evenmesh.types.feedback import (
 from evenmesh.types.request import Agent
 
 EXPORT_TIMEOUT_S: Final = 3_600.0
+DELETE_AGENT_TIMEOUT_S: Final = 600.0
 PROMOTE_TIMEOUT_S: Final = 600.0
 """A model is read from disk and compared with its manifest before it is served."""
 
@@ -85,6 +87,20 @@ class AsyncFeedbackCalls(AsyncCalls):
         )
         reply = await self._call("reranker", self._feedback.RegisterAgent, request, timeout)
         return decode(AgentSummary, reply.agent)
+
+    async def delete_agent(self, agent: Agent, *, timeout: float = DELETE_AGENT_TIMEOUT_S) -> DeletedAgent:
+        """Delete an agent with its feedback and its own model versions; deleting it again deletes nothing.
+
+        Then it is ranked by the model of all agents. If the call fails, call it again: it goes on where it
+        ended.
+
+        Args:
+            agent: the agent, not both ids empty.
+            timeout: seconds; the feedback is deleted a thousand items at a time.
+        """
+        request = pb.DeleteAgentRequest(agent=codec.agent_message(agent))
+        reply = await self._call("reranker", self._feedback.DeleteAgent, request, timeout)
+        return decode(DeletedAgent, reply)
 
     async def agents(self, *, timeout: float | None = None) -> list[AgentSummary]:
         """Return the agents that are registered or gave feedback, in the order they first appeared."""

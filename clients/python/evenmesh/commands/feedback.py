@@ -30,7 +30,7 @@ def feedback() -> typer.Typer:
 
 def agents() -> typer.Typer:
     """Return the commands of ``evenmesh agents``."""
-    return group("agents", "List agents, or register one.", list_, register)
+    return group("agents", "List, register or delete agents.", list_, register, delete)
 
 
 def record(
@@ -174,6 +174,33 @@ def register(
     else:
         known = "has tokens for it" if found.known_to_model else "has no tokens for it before it is trained"
         screen.line(f"{task} / {model} is registered; the served model {known}")
+
+
+def delete(
+    task: Annotated[str, typer.Argument(help="Id of its task; '' if it has none.")],
+    model: Annotated[str, typer.Argument(help="Id of its model; '' if it has none.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was deleted as JSON.")] = False,
+) -> None:
+    """Delete an agent with its feedback and its own model versions.
+
+    Then it is ranked by the model of all agents, and counts against no limit. To keep the feedback, export it
+    before. An agent that gives feedback afterwards is a new one.
+    """
+    from evenmesh import Client
+    from evenmesh.types.request import Agent
+
+    screen = Screen()
+    with Client() as mesh:
+        done = mesh.delete_agent(Agent(task, model))
+    if as_json:
+        screen.json(done)
+    elif done.deleted:
+        screen.line(
+            f"{task} / {model} is deleted: {done.num_feedback:,} items of feedback, "
+            f"{done.num_models:,} model versions"
+        )
+    if not done.deleted:
+        raise CommandError(f"there is no agent {task} / {model}", FAILED)
 
 
 def named(task: str | None, model: str | None) -> "Agent | None":

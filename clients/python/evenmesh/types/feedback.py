@@ -73,6 +73,21 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedAgent:
+    """What was deleted of an agent.
+
+    Attributes:
+        deleted: whether there was such an agent, or a model version of it.
+        num_feedback: items of its feedback that were deleted.
+        num_models: model versions of its own that were deleted.
+    """
+
+    deleted: bool
+    num_feedback: int
+    num_models: int
+
+
+@dataclass(frozen=True, slots=True)
 class FeedbackResult:
     """Result of one item.
 

@@ -167,6 +167,19 @@ def decode_registration(message: pb.RegisterAgentRequest, tenant: str) -> tuple[
     return Agent(task_id, model_id, tenant), description
 
 
+def decode_deletion(message: pb.DeleteAgentRequest, tenant: str) -> Agent:
+    """Return the agent to delete.
+
+    Raises:
+        InvalidField: no agent is named, or an id is too long.
+        PermissionDenied: the caller is bound to other agents.
+    """
+    agent = decode_agent("agent", message.agent, tenant)
+    if not (agent.task_id or agent.model_id):
+        raise InvalidField("agent", "must have a task or a model")
+    return agent
+
+
 def encode_agent(summary: AgentSummary, *, known: bool) -> pb.AgentSummary:
     """Return an agent and the amount of its feedback."""
     message = pb.AgentSummary(

@@ -86,6 +86,10 @@ class FeedbackIntake:
         self._on_outcomes(outcomes)
         return outcomes
 
+    def forget(self, agent: Agent) -> None:
+        """Take feedback of an agent that was deleted as that of a new one, which has its whole quota."""
+        self._full.pop(agent, None)
+
     async def close(self) -> None:
         """Store what waits and accept no more."""
         await self._commits.close()

@@ -30,6 +30,8 @@ from evenmesh_reranker.models.registry import ModelRegistry
 NAME: Final = pb.DESCRIPTOR.services_by_name["FeedbackService"].full_name
 """Full name of the feedback service."""
 
+_DELETED: Final = 1000
+"""Items that one transaction deletes: whoever stores feedback meanwhile waits for one of these at most."""
 _STATUSES: Final = 2
 """Most statuses of trainings that are read at a time, each of which counts all feedback of a tenant."""
 
@@ -119,6 +121,22 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         await self._models.register(agent)
         known = await self._models.knows(agent)
         return pb.RegisterAgentResponse(agent=codec.encode_agent(summary, known=known))
+
+    async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
+        """Delete an agent with all that is kept of it, its feedback some items at a time.
+
+        First what it has stored, so that no trainer may train it any more, then its versions.
+        """
+        agent = codec.decode_deletion(request, _tenant())
+        known, items, count = False, 0, _DELETED
+        while count == _DELETED:
+            found = await self._store.delete_agent(agent, limit=_DELETED)
+            known = known or found is not None
+            count = found or 0
+            items += count
+        self._intake.forget(agent)
+        models = await self._models.forget(agent)
+        return pb.DeleteAgentResponse(deleted=known or models > 0, num_feedback=items, num_models=models)
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         """Return a page of agents; to a caller that is bound to some, of these alone."""

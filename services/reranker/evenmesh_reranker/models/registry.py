@@ -27,7 +27,7 @@ from evenmesh_reranker.models.assignment import (
 from evenmesh_reranker.models.cache import LoadingCache
 from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest, ManifestError, StoreAwayError
-from evenmesh_reranker.models.ports import Promotions, VersionStore, WithdrawnError
+from evenmesh_reranker.models.ports import Pointers, Promotions, VersionStore, WithdrawnError
 from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import ModelStore, Pointer
 from evenmesh_reranker.models.token_names import agent_tokens
@@ -291,6 +291,52 @@ class ModelRegistry:
                     return self._default_described(assigned.model, scope.tenant)
                 return self._described(found)
             raise FailedPrecondition("NO_EARLIER_MODEL", "there is no earlier version that can be served")
+
+    async def forget(self, agent: Agent) -> int:
+        """Serve an agent what all agents get, remove its own versions, and return how many.
+
+        Versions are removed only while all pointers can be read.
+
+        Raises:
+            Unavailable: the versions or what is promoted cannot be read or written now.
+        """
+        async with self._changing:
+            await self._look_again()
+            await self._point_at_nothing(agent)
+            own = {one.version for one in self._manifests.values() if one.lineage.agent == agent}
+
+            def chosen(now: Pointers) -> list[str]:
+                others = {
+                    version
+                    for scope, pointer in now.items()
+                    if scope != agent
+                    for version in (pointer.serving, *pointer.history)
+                }
+                return sorted(own - others)
+
+            removed = 0
+            if own:
+                # None of them is promoted in the block, nor after it, as there is none then.
+                async with self._promotions.withdrawing(chosen) as withdrawn:
+                    for version in withdrawn:
+                        with away_named():
+                            gone = await self._pool.run(self._store.remove, version)
+                        removed += gone and version in own
+                        self._states.pop(version, None)
+                        self._cache.drop(agent.tenant, version)
+                await self._point_at_nothing(agent)
+                await self.refresh()
+            self._known_agents = [one for one in self._known_agents if one != agent]
+            self._followed.discard(agent)
+            return removed
+
+    async def _point_at_nothing(self, agent: Agent) -> None:
+        """Replace an agent's pointer by one to nothing, without history."""
+        with contextlib.suppress(ManifestError):
+            if await self._promotions.pointer(agent) == Pointer():
+                return
+        pointer = await self._point(agent, None, lambda _: Pointer())
+        self._pointers = {**self._pointers, agent: pointer}
 
     def _pointer(self, scope: Scope) -> Pointer:
         return self._all if scope == AllAgents() else self._pointers.get(scope, Pointer())

@@ -76,6 +76,47 @@ async def test_agents_own_models_come_and_go(world: World) -> None:
     assert (await world.registry.model_for(ANN)).model.version not in own
 
 
+async def test_a_forgotten_agent_is_served_what_all_get_and_its_versions_are_gone(world: World) -> None:
+    everyones, own, candidate = world.keep("0.1"), world.keep("0.2", ANN), world.keep("0.3", ANN)
+    bob = Agent("qa", "bob")
+    bobs = world.keep("0.4", bob)
+    for version in (everyones, own, bobs):
+        await world.registry.promote(version, tenant=DEFAULT_TENANT)
+    other = world.another()
+    await other.start(None)
+    for registry in (world.registry, other):
+        assert (await registry.model_for(ANN)).version == own
+    world.registered.remove(ANN)
+    assert await world.registry.forget(ANN) == 2
+    assert (await world.registry.model_for(ANN)).version == everyones
+    assert world.store.pointer(ANN) == Pointer()
+    assert set(world.store.manifests({})) == {everyones, bobs}
+    assert {one.version for one in world.registry.models(AllAgents())} == {everyones, bobs}
+
+    async def follows() -> bool:
+        return (await other.model_for(ANN)).version == everyones
+
+    async with asyncio.timeout(30):
+        while not await follows():
+            await asyncio.sleep(0.01)
+    for registry in (world.registry, other):
+        assert (await registry.model_for(bob)).version == bobs
+        # As of a trainer that had not heard of it.
+        for version in (own, candidate):
+            with pytest.raises(NotFound):
+                await registry.promote(version, tenant=DEFAULT_TENANT)
+        with pytest.raises(FailedPrecondition, match="no earlier version"):
+            await registry.rollback(ANN)
+    assert await other.forget(ANN) == 0
+    await other.close()
+
+
+async def test_forgetting_an_agent_without_versions_writes_nothing(world: World) -> None:
+    before = world.store.pointers_stamp()
+    assert await world.registry.forget(ANN) == 0
+    assert world.store.pointers_stamp() == before
+
+
 async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(world: World) -> None:
     everyones = world.keep("0.1")
     await world.registry.promote(everyones, tenant=DEFAULT_TENANT)

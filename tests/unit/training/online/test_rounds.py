@@ -358,3 +358,16 @@ async def test_who_lost_the_agent_promotes_nothing(world: World) -> None:
         with pytest.raises(RoundError, match="another trainer took the agent over"):
             await running
     assert not world.promoting.asked
+
+
+async def test_what_was_learned_from_a_deleted_agent_does_not_serve_a_new_one_with_its_ids(
+    world: World,
+) -> None:
+    await world.says(ANN, likes("water"), ASKED)
+    async with _held_after_a_step(world, epochs=2) as running:
+        assert await world.store.delete_agent(ANN, limit=10**6)
+        await world.says(ANN, dislikes("water"), range(100, 101))
+        with pytest.raises(RoundError, match="or it was deleted"):
+            await running
+    assert not world.promoting.asked
+    assert (await world.training(ANN)).pending_queries == 1

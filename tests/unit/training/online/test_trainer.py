@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
-from evenmesh_training.online.rounds import RoundError
+from evenmesh_training.online.rounds import RoundError, _digest
 from evenmesh_training.online.trainer import Trainer
 from tests.support.clock import Clock
 from tests.support.online_world import World, likes
@@ -22,10 +23,14 @@ class Rounds:
         self.ran: list[Agent] = []
         self.at_once = 0
         self.most_at_once = 0
+        self.known: list[Agent] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self._world = world
         self._fails = fails
+
+    def forget_others(self, agents: Iterable[Agent]) -> None:
+        self.known = list(agents)
 
     async def run(self, training: Training) -> TrainingReport:
         agent = training.report.agent
@@ -72,6 +77,21 @@ async def test_an_agent_is_trained_after_b_queries_and_not_before(world: World) 
     assert not await trainer.turn()
     assert rounds.ran == [BOB, ANN]
     assert await world.leases("another").take(ANN)  # it was given back
+
+
+async def test_what_rounds_of_deleted_agents_left_is_removed(world: World) -> None:
+    rounds = Rounds(world)
+    await world.says(ANN, likes("water"), range(2))
+    await world.says(BOB, likes("water"), range(2))
+    assert not await _trainer(world, rounds, "one").turn()
+    assert rounds.known == [ANN, BOB]
+    real = world.rounds()
+    real.forget_others([])  # before there is a folder
+    for agent in (ANN, BOB):
+        (real.work / _digest(agent)).mkdir(parents=True)
+        (real.work / _digest(agent) / "learning.pt").write_bytes(b"learned")
+    real.forget_others([BOB])
+    assert [one.name for one in real.work.iterdir()] == [_digest(BOB)]
 
 
 async def test_two_trainers_never_have_the_same_agent(world: World) -> None:

@@ -36,7 +36,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_FEEDBACK: _Role.ValueType  # 3
     """Give feedback and register agents."""
     ROLE_TRAIN: _Role.ValueType  # 4
-    """Read feedback; promote models and roll them back."""
+    """Read feedback; promote models and roll them back; delete agents."""
     ROLE_PROVIDER: _Role.ValueType  # 5
     """Read the exposure statements of one provider, which the credential names, and nothing else."""
 
@@ -52,7 +52,7 @@ ROLE_INGEST: Role.ValueType  # 2
 ROLE_FEEDBACK: Role.ValueType  # 3
 """Give feedback and register agents."""
 ROLE_TRAIN: Role.ValueType  # 4
-"""Read feedback; promote models and roll them back."""
+"""Read feedback; promote models and roll them back; delete agents."""
 ROLE_PROVIDER: Role.ValueType  # 5
 """Read the exposure statements of one provider, which the credential names, and nothing else."""
 Global___Role: _TypeAlias = Role  # noqa: Y015

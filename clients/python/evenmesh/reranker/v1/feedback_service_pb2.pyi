@@ -346,6 +346,60 @@ class RegisterAgentResponse(_message.Message):
 Global___RegisterAgentResponse: _TypeAlias = RegisterAgentResponse  # noqa: Y015
 
 @_typing.final
+class DeleteAgentRequest(_message.Message):
+    """Names an agent to delete."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """The agent, as ListAgents names it; not both ids empty, each at most 128 bytes."""
+
+    def __init__(
+        self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAgentRequest: _TypeAlias = DeleteAgentRequest  # noqa: Y015
+
+@_typing.final
+class DeleteAgentResponse(_message.Message):
+    """What was deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    NUM_FEEDBACK_FIELD_NUMBER: _builtins.int
+    NUM_MODELS_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.bool
+    """Whether this call found such an agent, or a model version of it."""
+    num_feedback: _builtins.int
+    """Its feedback that this call deleted. Unit: items. Range: [0, 2^63 - 1]."""
+    num_models: _builtins.int
+    """Its model versions that this call deleted. Unit: versions. Range: [0, 2^32 - 1]."""
+    def __init__(
+        self,
+        *,
+        deleted: _builtins.bool = ...,
+        num_feedback: _builtins.int = ...,
+        num_models: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "num_feedback", b"num_feedback", "num_models", b"num_models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAgentResponse: _TypeAlias = DeleteAgentResponse  # noqa: Y015
+
+@_typing.final
 class AgentSummary(_message.Message):
     """An agent and how much feedback it gave."""
 

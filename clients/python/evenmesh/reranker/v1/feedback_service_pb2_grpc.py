@@ -50,6 +50,11 @@ class FeedbackServiceStub:
                 request_serializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentRequest.SerializeToString,
                 response_deserializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentResponse.FromString,
                 _registered_method=True)
+        self.DeleteAgent = channel.unary_unary(
+                '/evenmesh.reranker.v1.FeedbackService/DeleteAgent',
+                request_serializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.DeleteAgentRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.DeleteAgentResponse.FromString,
+                _registered_method=True)
         self.ListAgents = channel.unary_unary(
                 '/evenmesh.reranker.v1.FeedbackService/ListAgents',
                 request_serializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsRequest.SerializeToString,
@@ -84,7 +89,8 @@ class FeedbackServiceServicer:
     def RecordFeedback(self, request, context):
         """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. A rejected item has
         its own error and does not affect the others. But in a request over 64 KiB a field beyond its bound rejects
-        all of it, with INVALID_ARGUMENT and before anything is stored.
+        all of it, with INVALID_ARGUMENT and before anything is stored. An item of an agent that the caller's credential
+        may not act as rejects all of it too, with PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +106,16 @@ class FeedbackServiceServicer:
     def RegisterAgent(self, request, context):
         """Registers an agent: learned models get tokens for its task and its model. Registering it again changes its
         description.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAgent(self, request, context):
+        """Deletes an agent with its feedback, its own model versions, which serve no request any more, and the reports of
+        its trainings; a training that runs ends, and what it made does not serve. Then it is ranked by the model of all
+        agents, which keeps what it learned, and counts against no limit. Deleting it again deletes nothing. An agent that
+        registers or gives feedback afterwards is a new one, whatever its ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,6 +174,11 @@ def add_FeedbackServiceServicer_to_server(servicer, server):
                     servicer.RegisterAgent,
                     request_deserializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentRequest.FromString,
                     response_serializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentResponse.SerializeToString,
+            ),
+            'DeleteAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAgent,
+                    request_deserializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.DeleteAgentRequest.FromString,
+                    response_serializer=evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.DeleteAgentResponse.SerializeToString,
             ),
             'ListAgents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAgents,
@@ -267,6 +288,33 @@ class FeedbackService:
             '/evenmesh.reranker.v1.FeedbackService/RegisterAgent',
             evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentRequest.SerializeToString,
             evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.reranker.v1.FeedbackService/DeleteAgent',
+            evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.DeleteAgentRequest.SerializeToString,
+            evenmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.DeleteAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

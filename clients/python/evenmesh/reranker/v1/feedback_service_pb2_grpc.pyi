@@ -36,13 +36,20 @@ class FeedbackServiceStub:
     RecordFeedback: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.RecordFeedbackRequest, _feedback_service_pb2.RecordFeedbackResponse]
     """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. A rejected item has
     its own error and does not affect the others. But in a request over 64 KiB a field beyond its bound rejects
-    all of it, with INVALID_ARGUMENT and before anything is stored.
+    all of it, with INVALID_ARGUMENT and before anything is stored. An item of an agent that the caller's credential
+    may not act as rejects all of it too, with PERMISSION_DENIED.
     """
     ExportFeedback: _grpc.UnaryStreamMultiCallable[_feedback_service_pb2.ExportFeedbackRequest, _feedback_service_pb2.ExportFeedbackResponse]
     """Streams stored feedback in the order it was stored."""
     RegisterAgent: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.RegisterAgentRequest, _feedback_service_pb2.RegisterAgentResponse]
     """Registers an agent: learned models get tokens for its task and its model. Registering it again changes its
     description.
+    """
+    DeleteAgent: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.DeleteAgentRequest, _feedback_service_pb2.DeleteAgentResponse]
+    """Deletes an agent with its feedback, its own model versions, which serve no request any more, and the reports of
+    its trainings; a training that runs ends, and what it made does not serve. Then it is ranked by the model of all
+    agents, which keeps what it learned, and counts against no limit. Deleting it again deletes nothing. An agent that
+    registers or gives feedback afterwards is a new one, whatever its ids.
     """
     ListAgents: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.ListAgentsRequest, _feedback_service_pb2.ListAgentsResponse]
     """Lists agents that are registered or gave feedback, with how much they gave."""
@@ -65,13 +72,20 @@ class FeedbackServiceAsyncStub(FeedbackServiceStub):
     RecordFeedback: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.RecordFeedbackRequest, _feedback_service_pb2.RecordFeedbackResponse]  # type: ignore[assignment]
     """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. A rejected item has
     its own error and does not affect the others. But in a request over 64 KiB a field beyond its bound rejects
-    all of it, with INVALID_ARGUMENT and before anything is stored.
+    all of it, with INVALID_ARGUMENT and before anything is stored. An item of an agent that the caller's credential
+    may not act as rejects all of it too, with PERMISSION_DENIED.
     """
     ExportFeedback: _aio.UnaryStreamMultiCallable[_feedback_service_pb2.ExportFeedbackRequest, _feedback_service_pb2.ExportFeedbackResponse]  # type: ignore[assignment]
     """Streams stored feedback in the order it was stored."""
     RegisterAgent: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.RegisterAgentRequest, _feedback_service_pb2.RegisterAgentResponse]  # type: ignore[assignment]
     """Registers an agent: learned models get tokens for its task and its model. Registering it again changes its
     description.
+    """
+    DeleteAgent: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.DeleteAgentRequest, _feedback_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
+    """Deletes an agent with its feedback, its own model versions, which serve no request any more, and the reports of
+    its trainings; a training that runs ends, and what it made does not serve. Then it is ranked by the model of all
+    agents, which keeps what it learned, and counts against no limit. Deleting it again deletes nothing. An agent that
+    registers or gives feedback afterwards is a new one, whatever its ids.
     """
     ListAgents: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.ListAgentsRequest, _feedback_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
     """Lists agents that are registered or gave feedback, with how much they gave."""
@@ -97,7 +111,8 @@ class FeedbackServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_feedback_service_pb2.RecordFeedbackResponse, _abc.Awaitable[_feedback_service_pb2.RecordFeedbackResponse]]:
         """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. A rejected item has
         its own error and does not affect the others. But in a request over 64 KiB a field beyond its bound rejects
-        all of it, with INVALID_ARGUMENT and before anything is stored.
+        all of it, with INVALID_ARGUMENT and before anything is stored. An item of an agent that the caller's credential
+        may not act as rejects all of it too, with PERMISSION_DENIED.
         """
 
     @_abc_1.abstractmethod
@@ -116,6 +131,18 @@ class FeedbackServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_feedback_service_pb2.RegisterAgentResponse, _abc.Awaitable[_feedback_service_pb2.RegisterAgentResponse]]:
         """Registers an agent: learned models get tokens for its task and its model. Registering it again changes its
         description.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteAgent(
+        self,
+        request: _feedback_service_pb2.DeleteAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_feedback_service_pb2.DeleteAgentResponse, _abc.Awaitable[_feedback_service_pb2.DeleteAgentResponse]]:
+        """Deletes an agent with its feedback, its own model versions, which serve no request any more, and the reports of
+        its trainings; a training that runs ends, and what it made does not serve. Then it is ranked by the model of all
+        agents, which keeps what it learned, and counts against no limit. Deleting it again deletes nothing. An agent that
+        registers or gives feedback afterwards is a new one, whatever its ids.
         """
 
     @_abc_1.abstractmethod

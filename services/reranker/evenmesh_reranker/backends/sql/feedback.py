@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh_kit.storage.sql import chunks, now_us
 from evenmesh_reranker.backends.sql.database import Database, agent_id
-from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK, TENANTS
+from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK, LEASES, TENANTS, TRAININGS
 from evenmesh_reranker.domain import Agent, Scope
 from evenmesh_reranker.feedback.domain import Feedback, Flag, Limits, Outcome, RecordStatus, StoredFeedback
 from evenmesh_reranker.feedback.quality import JudgingHistory, QualityRules
@@ -202,31 +202,40 @@ class SqlFeedbackStore:
                 .limit(limit)
             )
             gone = [row for row in oldest if row.recorded_at_us < before_us]
-            less: dict[int, list[float]] = defaultdict(lambda: [0, 0, 0.0])
-            for row in gone:
-                counts = less[row.agent_id]
-                counts[0] += 1
-                counts[1] += row.flag != Flag.NONE
-                counts[2] += row.usefulness
-            freed: Counter[str] = Counter()
-            for row in gone:
-                freed[row.tenant] += row.bytes
-            for name, size in freed.items():
-                await connection.execute(
-                    update(TENANTS).where(TENANTS.c.tenant == name).values(bytes=TENANTS.c.bytes - size)
+            await _delete(connection, gone)
+        return len(gone)
+
+    async def delete_agent(self, agent: Agent, *, limit: int) -> int | None:
+        """Delete at most ``limit`` items of an agent, oldest first, and return how many; None without it.
+
+        With the last of them, which are fewer than ``limit``, everything of the agent is gone: it is not
+        registered, nothing is reported of its trainings, and no trainer has it.
+        """
+        columns = FEEDBACK.c
+        async with self._database.write() as connection:
+            number = await agent_id(connection, agent)
+            if number is None:
+                return None
+            found = await connection.execute(
+                select(
+                    columns.sequence,
+                    columns.agent_id,
+                    columns.flag,
+                    columns.usefulness,
+                    columns.bytes,
+                    AGENTS.c.tenant,
                 )
-            for part in chunks([row.sequence for row in gone]):
-                await connection.execute(delete(FEEDBACK).where(columns.sequence.in_(part)))
-            for number, (stored, flagged, usefulness) in less.items():
-                await connection.execute(
-                    update(AGENTS)
-                    .where(AGENTS.c.id == number)
-                    .values(
-                        stored=AGENTS.c.stored - int(stored),
-                        flagged=AGENTS.c.flagged - int(flagged),
-                        usefulness=AGENTS.c.usefulness - usefulness,
-                    )
-                )
+                .join(AGENTS, AGENTS.c.id == columns.agent_id)
+                .where(columns.agent_id == number)
+                .order_by(columns.sequence)
+                .limit(limit)
+            )
+            gone = found.all()
+            await _delete(connection, gone)
+            if len(gone) < limit:
+                for table in (TRAININGS, LEASES):
+                    await connection.execute(delete(table).where(table.c.agent_id == number))
+                await connection.execute(delete(AGENTS).where(AGENTS.c.id == number))
         return len(gone)
 
     async def _agents(
@@ -326,6 +335,34 @@ class SqlFeedbackStore:
                 run=state.conduct.run,
                 judged_again=state.conduct.judged_again,
                 contradicted=state.conduct.contradicted,
+            )
+        )
+
+
+async def _delete(connection: AsyncConnection, rows: Sequence[Any]) -> None:
+    """Delete items, and count them no more for their agents and tenants."""
+    less: dict[int, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+    freed: Counter[str] = Counter()
+    for row in rows:
+        counts = less[row.agent_id]
+        counts[0] += 1
+        counts[1] += row.flag != Flag.NONE
+        counts[2] += row.usefulness
+        freed[row.tenant] += row.bytes
+    for name, size in freed.items():
+        await connection.execute(
+            update(TENANTS).where(TENANTS.c.tenant == name).values(bytes=TENANTS.c.bytes - size)
+        )
+    for part in chunks([row.sequence for row in rows]):
+        await connection.execute(delete(FEEDBACK).where(FEEDBACK.c.sequence.in_(part)))
+    for number, (stored, flagged, usefulness) in less.items():
+        await connection.execute(
+            update(AGENTS)
+            .where(AGENTS.c.id == number)
+            .values(
+                stored=AGENTS.c.stored - int(stored),
+                flagged=AGENTS.c.flagged - int(flagged),
+                usefulness=AGENTS.c.usefulness - usefulness,
             )
         )
 

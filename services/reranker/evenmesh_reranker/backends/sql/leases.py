@@ -18,6 +18,9 @@ class SqlLeases:
     A lease that its holder does not extend ends after ``lease_s``, and others may take it. So another trainer
     goes on where one died.
 
+    An agent that was deleted is lost to its holder, also if there is a new one with its ids since: what was
+    learned from the deleted one's feedback must not serve.
+
     Clocks of machines with the same database must agree to well within ``lease_s``.
 
     Args:
@@ -42,12 +45,14 @@ class SqlLeases:
         self._lease_us = int(lease_s * 10**6)
         self._at_once = at_once
         self._clock = clock
+        self._held: dict[Agent, int] = {}
 
     async def take(self, agent: Agent) -> bool:
         """See the port. An unknown agent cannot be leased."""
         async with self._database.write() as connection:
             number = await agent_id(connection, agent)
-            if number is None:
+            if number is None or self._held.get(agent, number) != number:
+                self._held.pop(agent, None)
                 return False
             now = self._clock()
             if self._at_once is not None:
@@ -65,10 +70,13 @@ class SqlLeases:
                     where=or_(LEASES.c.holder == self._holder, LEASES.c.until_us < now),
                 )
             )
-            return done.rowcount == 1
+        if done.rowcount == 1:
+            self._held[agent] = number
+        return done.rowcount == 1
 
     async def give_back(self, agent: Agent) -> None:
         """See the port."""
+        self._held.pop(agent, None)
         async with self._database.write() as connection:
             number = await agent_id(connection, agent)
             mine = LEASES.c.holder == self._holder
