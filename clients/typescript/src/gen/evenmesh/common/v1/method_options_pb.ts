@@ -103,7 +103,7 @@ export enum Role {
   FEEDBACK = 3,
 
   /**
-   * Read feedback; promote models and roll them back.
+   * Read feedback; promote models and roll them back; delete agents.
    *
    * @generated from enum value: ROLE_TRAIN = 4;
    */

@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file evenmesh/reranker/v1/feedback_service.proto.
  */
 export const file_evenmesh_reranker_v1_feedback_service: GenFile = /*@__PURE__*/
-  fileDesc("CitldmVubWVzaC9yZXJhbmtlci92MS9mZWVkYmFja19zZXJ2aWNlLnByb3RvEhRldmVubWVzaC5yZXJhbmtlci52MSL/AQoIRmVlZGJhY2sSEwoCaWQYASABKAlCB/LhGAMYgAESFgoFcXVlcnkYAiABKAlCB/LhGAMYgEASGwoKcGFzc2FnZV9pZBgDIAEoCUIH8uEYAxiAAhIoCgVhZ2VudBgEIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIXCgp1c2VmdWxuZXNzGAUgASgBSACIAQESHgoNbW9kZWxfdmVyc2lvbhgGIAEoCUIH8uEYAxiAARIaCgpjb2xsZWN0aW9uGAcgASgJQgby4RgCGEASGwoHcmFua2luZxgIIAMoCUIK8uEYBgjoBxiAAkINCgtfdXNlZnVsbmVzcyJSChVSZWNvcmRGZWVkYmFja1JlcXVlc3QSOQoIZmVlZGJhY2sYASADKAsyHi5ldmVubWVzaC5yZXJhbmtlci52MS5GZWVkYmFja0IH8uEYAwjoByJuCg5GZWVkYmFja1Jlc3VsdBIKCgJpZBgBIAEoCRIsCgVlcnJvchgCIAEoCzIdLmV2ZW5tZXNoLmNvbW1vbi52MS5JdGVtRXJyb3ISEQoJZHVwbGljYXRlGAMgASgIEg8KB2ZsYWdnZWQYBCABKAgiTwoWUmVjb3JkRmVlZGJhY2tSZXNwb25zZRI1CgdyZXN1bHRzGAEgAygLMiQuZXZlbm1lc2gucmVyYW5rZXIudjEuRmVlZGJhY2tSZXN1bHQihQEKFUV4cG9ydEZlZWRiYWNrUmVxdWVzdBIoCgVhZ2VudBgBIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIpCgVzaW5jZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFwoPaW5jbHVkZV9mbGFnZ2VkGAMgASgIIrcBCg5TdG9yZWRGZWVkYmFjaxIwCghmZWVkYmFjaxgBIAEoCzIeLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkZlZWRiYWNrEi8KC3JlY29yZGVkX2F0GAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCgRmbGFnGAMgASgOMiIuZXZlbm1lc2gucmVyYW5rZXIudjEuRmVlZGJhY2tGbGFnEhAKCHNlcXVlbmNlGAQgASgEIlAKFkV4cG9ydEZlZWRiYWNrUmVzcG9uc2USNgoIZmVlZGJhY2sYASADKAsyJC5ldmVubWVzaC5yZXJhbmtlci52MS5TdG9yZWRGZWVkYmFjayJeChRSZWdpc3RlckFnZW50UmVxdWVzdBIoCgVhZ2VudBgBIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIcCgtkZXNjcmlwdGlvbhgCIAEoCUIH8uEYAxiACCJKChVSZWdpc3RlckFnZW50UmVzcG9uc2USMQoFYWdlbnQYASABKAsyIi5ldmVubWVzaC5yZXJhbmtlci52MS5BZ2VudFN1bW1hcnkivgIKDEFnZW50U3VtbWFyeRIoCgVhZ2VudBgBIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIxCg1yZWdpc3RlcmVkX2F0GAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBITCgtkZXNjcmlwdGlvbhgDIAEoCRIWCg5rbm93bl90b19tb2RlbBgEIAEoCBIUCgxudW1fZmVlZGJhY2sYBSABKAQSEwoLbnVtX2ZsYWdnZWQYBiABKAQSEQoJbnVtX3RvZGF5GAcgASgEEhwKD21lYW5fdXNlZnVsbmVzcxgIIAEoAUgAiAEBEjQKEGxhc3RfZmVlZGJhY2tfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQhIKEF9tZWFuX3VzZWZ1bG5lc3MiQwoRTGlzdEFnZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhsKCnBhZ2VfdG9rZW4YAiABKAlCB/LhGAMYgAQiYQoSTGlzdEFnZW50c1Jlc3BvbnNlEjIKBmFnZW50cxgBIAMoCzIiLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkFnZW50U3VtbWFyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki4QMKDVJlcmFua2VyTW9kZWwSDwoHdmVyc2lvbhgBIAEoCRIPCgdzZXJ2aW5nGAIgASgIEi4KCmNyZWF0ZWRfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhIKCnByb3ZlbmFuY2UYBCABKAkSFgoOcGFyZW50X3ZlcnNpb24YBSABKAkSQQoHbWV0cmljcxgGIAMoCzIwLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJlcmFua2VyTW9kZWwuTWV0cmljc0VudHJ5EigKBWFnZW50GAcgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50EjYKBGtpbmQYCCABKA4yKC5ldmVubWVzaC5yZXJhbmtlci52MS5SZXJhbmtlck1vZGVsLktpbmQSFAoMYmFzZV92ZXJzaW9uGAkgASgJEhIKCnNpemVfYnl0ZXMYCiABKAQSFAoMYWdlbnRfdG9rZW5zGAsgAygJGi4KDE1ldHJpY3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIj0KBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg0KCUtJTkRfRlVMTBABEhAKDEtJTkRfQURBUFRFUhACIj0KEUxpc3RNb2RlbHNSZXF1ZXN0EigKBWFnZW50GAEgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50IkkKEkxpc3RNb2RlbHNSZXNwb25zZRIzCgZtb2RlbHMYASADKAsyIy5ldmVubWVzaC5yZXJhbmtlci52MS5SZXJhbmtlck1vZGVsIksKE1Byb21vdGVNb2RlbFJlcXVlc3QSGAoHdmVyc2lvbhgBIAEoCUIH8uEYAxiAARIaChJtZXJnZV9hZ2VudF90b2tlbnMYAiABKAgiSgoUUHJvbW90ZU1vZGVsUmVzcG9uc2USMgoFbW9kZWwYASABKAsyIy5ldmVubWVzaC5yZXJhbmtlci52MS5SZXJhbmtlck1vZGVsIkAKFFJvbGxiYWNrTW9kZWxSZXF1ZXN0EigKBWFnZW50GAEgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50IksKFVJvbGxiYWNrTW9kZWxSZXNwb25zZRIyCgVtb2RlbBgBIAEoCzIjLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJlcmFua2VyTW9kZWwiRAoYR2V0VHJhaW5pbmdTdGF0dXNSZXF1ZXN0EigKBWFnZW50GAEgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50IqYCChlHZXRUcmFpbmluZ1N0YXR1c1Jlc3BvbnNlEkQKBXN0YXRlGAEgASgOMjUuZXZlbm1lc2gucmVyYW5rZXIudjEuR2V0VHJhaW5pbmdTdGF0dXNSZXNwb25zZS5TdGF0ZRIYChBwZW5kaW5nX2ZlZWRiYWNrGAIgASgEEhAKCHByb2dyZXNzGAMgASgBEg8KB21lc3NhZ2UYBCABKAkSMQoJdHJhaW5pbmdzGAUgAygLMh4uZXZlbm1lc2gucmVyYW5rZXIudjEuVHJhaW5pbmciUwoFU3RhdGUSFQoRU1RBVEVfVU5TUEVDSUZJRUQQABIOCgpTVEFURV9JRExFEAESEQoNU1RBVEVfUlVOTklORxACEhAKDFNUQVRFX0ZBSUxFRBADIpsCCghUcmFpbmluZxIoCgVhZ2VudBgBIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBJECgVzdGF0ZRgCIAEoDjI1LmV2ZW5tZXNoLnJlcmFua2VyLnYxLkdldFRyYWluaW5nU3RhdHVzUmVzcG9uc2UuU3RhdGUSEAoIcHJvZ3Jlc3MYAyABKAESDwoHbWVzc2FnZRgEIAEoCRIYChBwZW5kaW5nX2ZlZWRiYWNrGAUgASgEEhcKD3BlbmRpbmdfcXVlcmllcxgGIAEoBBIZChFjYW5kaWRhdGVfdmVyc2lvbhgHIAEoCRIuCgp1cGRhdGVkX2F0GAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCqKAQoMRmVlZGJhY2tGbGFnEh0KGUZFRURCQUNLX0ZMQUdfVU5TUEVDSUZJRUQQABIfChtGRUVEQkFDS19GTEFHX0NPTlRSQURJQ1RJT04QARIeChpGRUVEQkFDS19GTEFHX0lOQ09OU0lTVEVOVBACEhoKFkZFRURCQUNLX0ZMQUdfQ09OU1RBTlQQAzLqBwoPRmVlZGJhY2tTZXJ2aWNlEn0KDlJlY29yZEZlZWRiYWNrEisuZXZlbm1lc2gucmVyYW5rZXIudjEuUmVjb3JkRmVlZGJhY2tSZXF1ZXN0GiwuZXZlbm1lc2gucmVyYW5rZXIudjEuUmVjb3JkRmVlZGJhY2tSZXNwb25zZSIQ6uEYDAgBEgEDGAEggICACBJ9Cg5FeHBvcnRGZWVkYmFjaxIrLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkV4cG9ydEZlZWRiYWNrUmVxdWVzdBosLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkV4cG9ydEZlZWRiYWNrUmVzcG9uc2UiDurhGAoIARIBBBgBIIAgMAESeAoNUmVnaXN0ZXJBZ2VudBIqLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJlZ2lzdGVyQWdlbnRSZXF1ZXN0GisuZXZlbm1lc2gucmVyYW5rZXIudjEuUmVnaXN0ZXJBZ2VudFJlc3BvbnNlIg7q4RgKCAESAQMYASCAIBJwCgpMaXN0QWdlbnRzEicuZXZlbm1lc2gucmVyYW5rZXIudjEuTGlzdEFnZW50c1JlcXVlc3QaKC5ldmVubWVzaC5yZXJhbmtlci52MS5MaXN0QWdlbnRzUmVzcG9uc2UiD+rhGAsIARICAwQYASCAIBJwCgpMaXN0TW9kZWxzEicuZXZlbm1lc2gucmVyYW5rZXIudjEuTGlzdE1vZGVsc1JlcXVlc3QaKC5ldmVubWVzaC5yZXJhbmtlci52MS5MaXN0TW9kZWxzUmVzcG9uc2UiD+rhGAsIARICAwQYASCAIBJ3CgxQcm9tb3RlTW9kZWwSKS5ldmVubWVzaC5yZXJhbmtlci52MS5Qcm9tb3RlTW9kZWxSZXF1ZXN0GiouZXZlbm1lc2gucmVyYW5rZXIudjEuUHJvbW90ZU1vZGVsUmVzcG9uc2UiEOrhGAwIABIBBBgBIIAgMAESegoNUm9sbGJhY2tNb2RlbBIqLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJvbGxiYWNrTW9kZWxSZXF1ZXN0GisuZXZlbm1lc2gucmVyYW5rZXIudjEuUm9sbGJhY2tNb2RlbFJlc3BvbnNlIhDq4RgMCAASAQQYASCAIDABEoUBChFHZXRUcmFpbmluZ1N0YXR1cxIuLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkdldFRyYWluaW5nU3RhdHVzUmVxdWVzdBovLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkdldFRyYWluaW5nU3RhdHVzUmVzcG9uc2UiD+rhGAsIARICAwQYASCAIGIGcHJvdG8z", [file_evenmesh_common_v1_bounds, file_evenmesh_common_v1_common, file_evenmesh_common_v1_method_options, file_google_protobuf_timestamp]);
+  fileDesc("CitldmVubWVzaC9yZXJhbmtlci92MS9mZWVkYmFja19zZXJ2aWNlLnByb3RvEhRldmVubWVzaC5yZXJhbmtlci52MSL/AQoIRmVlZGJhY2sSEwoCaWQYASABKAlCB/LhGAMYgAESFgoFcXVlcnkYAiABKAlCB/LhGAMYgEASGwoKcGFzc2FnZV9pZBgDIAEoCUIH8uEYAxiAAhIoCgVhZ2VudBgEIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIXCgp1c2VmdWxuZXNzGAUgASgBSACIAQESHgoNbW9kZWxfdmVyc2lvbhgGIAEoCUIH8uEYAxiAARIaCgpjb2xsZWN0aW9uGAcgASgJQgby4RgCGEASGwoHcmFua2luZxgIIAMoCUIK8uEYBgjoBxiAAkINCgtfdXNlZnVsbmVzcyJSChVSZWNvcmRGZWVkYmFja1JlcXVlc3QSOQoIZmVlZGJhY2sYASADKAsyHi5ldmVubWVzaC5yZXJhbmtlci52MS5GZWVkYmFja0IH8uEYAwjoByJuCg5GZWVkYmFja1Jlc3VsdBIKCgJpZBgBIAEoCRIsCgVlcnJvchgCIAEoCzIdLmV2ZW5tZXNoLmNvbW1vbi52MS5JdGVtRXJyb3ISEQoJZHVwbGljYXRlGAMgASgIEg8KB2ZsYWdnZWQYBCABKAgiTwoWUmVjb3JkRmVlZGJhY2tSZXNwb25zZRI1CgdyZXN1bHRzGAEgAygLMiQuZXZlbm1lc2gucmVyYW5rZXIudjEuRmVlZGJhY2tSZXN1bHQihQEKFUV4cG9ydEZlZWRiYWNrUmVxdWVzdBIoCgVhZ2VudBgBIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIpCgVzaW5jZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFwoPaW5jbHVkZV9mbGFnZ2VkGAMgASgIIrcBCg5TdG9yZWRGZWVkYmFjaxIwCghmZWVkYmFjaxgBIAEoCzIeLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkZlZWRiYWNrEi8KC3JlY29yZGVkX2F0GAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCgRmbGFnGAMgASgOMiIuZXZlbm1lc2gucmVyYW5rZXIudjEuRmVlZGJhY2tGbGFnEhAKCHNlcXVlbmNlGAQgASgEIlAKFkV4cG9ydEZlZWRiYWNrUmVzcG9uc2USNgoIZmVlZGJhY2sYASADKAsyJC5ldmVubWVzaC5yZXJhbmtlci52MS5TdG9yZWRGZWVkYmFjayJeChRSZWdpc3RlckFnZW50UmVxdWVzdBIoCgVhZ2VudBgBIAEoCzIZLmV2ZW5tZXNoLmNvbW1vbi52MS5BZ2VudBIcCgtkZXNjcmlwdGlvbhgCIAEoCUIH8uEYAxiACCJKChVSZWdpc3RlckFnZW50UmVzcG9uc2USMQoFYWdlbnQYASABKAsyIi5ldmVubWVzaC5yZXJhbmtlci52MS5BZ2VudFN1bW1hcnkiPgoSRGVsZXRlQWdlbnRSZXF1ZXN0EigKBWFnZW50GAEgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50IlAKE0RlbGV0ZUFnZW50UmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCBIUCgxudW1fZmVlZGJhY2sYAiABKAQSEgoKbnVtX21vZGVscxgDIAEoDSK+AgoMQWdlbnRTdW1tYXJ5EigKBWFnZW50GAEgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50EjEKDXJlZ2lzdGVyZWRfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhMKC2Rlc2NyaXB0aW9uGAMgASgJEhYKDmtub3duX3RvX21vZGVsGAQgASgIEhQKDG51bV9mZWVkYmFjaxgFIAEoBBITCgtudW1fZmxhZ2dlZBgGIAEoBBIRCgludW1fdG9kYXkYByABKAQSHAoPbWVhbl91c2VmdWxuZXNzGAggASgBSACIAQESNAoQbGFzdF9mZWVkYmFja19hdBgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXBCEgoQX21lYW5fdXNlZnVsbmVzcyJDChFMaXN0QWdlbnRzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SGwoKcGFnZV90b2tlbhgCIAEoCUIH8uEYAxiABCJhChJMaXN0QWdlbnRzUmVzcG9uc2USMgoGYWdlbnRzGAEgAygLMiIuZXZlbm1lc2gucmVyYW5rZXIudjEuQWdlbnRTdW1tYXJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLhAwoNUmVyYW5rZXJNb2RlbBIPCgd2ZXJzaW9uGAEgASgJEg8KB3NlcnZpbmcYAiABKAgSLgoKY3JlYXRlZF9hdBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKcHJvdmVuYW5jZRgEIAEoCRIWCg5wYXJlbnRfdmVyc2lvbhgFIAEoCRJBCgdtZXRyaWNzGAYgAygLMjAuZXZlbm1lc2gucmVyYW5rZXIudjEuUmVyYW5rZXJNb2RlbC5NZXRyaWNzRW50cnkSKAoFYWdlbnQYByABKAsyGS5ldmVubWVzaC5jb21tb24udjEuQWdlbnQSNgoEa2luZBgIIAEoDjIoLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJlcmFua2VyTW9kZWwuS2luZBIUCgxiYXNlX3ZlcnNpb24YCSABKAkSEgoKc2l6ZV9ieXRlcxgKIAEoBBIUCgxhZ2VudF90b2tlbnMYCyADKAkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEiPQoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDQoJS0lORF9GVUxMEAESEAoMS0lORF9BREFQVEVSEAIiPQoRTGlzdE1vZGVsc1JlcXVlc3QSKAoFYWdlbnQYASABKAsyGS5ldmVubWVzaC5jb21tb24udjEuQWdlbnQiSQoSTGlzdE1vZGVsc1Jlc3BvbnNlEjMKBm1vZGVscxgBIAMoCzIjLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJlcmFua2VyTW9kZWwiSwoTUHJvbW90ZU1vZGVsUmVxdWVzdBIYCgd2ZXJzaW9uGAEgASgJQgfy4RgDGIABEhoKEm1lcmdlX2FnZW50X3Rva2VucxgCIAEoCCJKChRQcm9tb3RlTW9kZWxSZXNwb25zZRIyCgVtb2RlbBgBIAEoCzIjLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJlcmFua2VyTW9kZWwiQAoUUm9sbGJhY2tNb2RlbFJlcXVlc3QSKAoFYWdlbnQYASABKAsyGS5ldmVubWVzaC5jb21tb24udjEuQWdlbnQiSwoVUm9sbGJhY2tNb2RlbFJlc3BvbnNlEjIKBW1vZGVsGAEgASgLMiMuZXZlbm1lc2gucmVyYW5rZXIudjEuUmVyYW5rZXJNb2RlbCJEChhHZXRUcmFpbmluZ1N0YXR1c1JlcXVlc3QSKAoFYWdlbnQYASABKAsyGS5ldmVubWVzaC5jb21tb24udjEuQWdlbnQipgIKGUdldFRyYWluaW5nU3RhdHVzUmVzcG9uc2USRAoFc3RhdGUYASABKA4yNS5ldmVubWVzaC5yZXJhbmtlci52MS5HZXRUcmFpbmluZ1N0YXR1c1Jlc3BvbnNlLlN0YXRlEhgKEHBlbmRpbmdfZmVlZGJhY2sYAiABKAQSEAoIcHJvZ3Jlc3MYAyABKAESDwoHbWVzc2FnZRgEIAEoCRIxCgl0cmFpbmluZ3MYBSADKAsyHi5ldmVubWVzaC5yZXJhbmtlci52MS5UcmFpbmluZyJTCgVTdGF0ZRIVChFTVEFURV9VTlNQRUNJRklFRBAAEg4KClNUQVRFX0lETEUQARIRCg1TVEFURV9SVU5OSU5HEAISEAoMU1RBVEVfRkFJTEVEEAMimwIKCFRyYWluaW5nEigKBWFnZW50GAEgASgLMhkuZXZlbm1lc2guY29tbW9uLnYxLkFnZW50EkQKBXN0YXRlGAIgASgOMjUuZXZlbm1lc2gucmVyYW5rZXIudjEuR2V0VHJhaW5pbmdTdGF0dXNSZXNwb25zZS5TdGF0ZRIQCghwcm9ncmVzcxgDIAEoARIPCgdtZXNzYWdlGAQgASgJEhgKEHBlbmRpbmdfZmVlZGJhY2sYBSABKAQSFwoPcGVuZGluZ19xdWVyaWVzGAYgASgEEhkKEWNhbmRpZGF0ZV92ZXJzaW9uGAcgASgJEi4KCnVwZGF0ZWRfYXQYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wKooBCgxGZWVkYmFja0ZsYWcSHQoZRkVFREJBQ0tfRkxBR19VTlNQRUNJRklFRBAAEh8KG0ZFRURCQUNLX0ZMQUdfQ09OVFJBRElDVElPThABEh4KGkZFRURCQUNLX0ZMQUdfSU5DT05TSVNURU5UEAISGgoWRkVFREJBQ0tfRkxBR19DT05TVEFOVBADMuAICg9GZWVkYmFja1NlcnZpY2USfQoOUmVjb3JkRmVlZGJhY2sSKy5ldmVubWVzaC5yZXJhbmtlci52MS5SZWNvcmRGZWVkYmFja1JlcXVlc3QaLC5ldmVubWVzaC5yZXJhbmtlci52MS5SZWNvcmRGZWVkYmFja1Jlc3BvbnNlIhDq4RgMCAESAQMYASCAgIAIEn0KDkV4cG9ydEZlZWRiYWNrEisuZXZlbm1lc2gucmVyYW5rZXIudjEuRXhwb3J0RmVlZGJhY2tSZXF1ZXN0GiwuZXZlbm1lc2gucmVyYW5rZXIudjEuRXhwb3J0RmVlZGJhY2tSZXNwb25zZSIO6uEYCggBEgEEGAEggCAwARJ4Cg1SZWdpc3RlckFnZW50EiouZXZlbm1lc2gucmVyYW5rZXIudjEuUmVnaXN0ZXJBZ2VudFJlcXVlc3QaKy5ldmVubWVzaC5yZXJhbmtlci52MS5SZWdpc3RlckFnZW50UmVzcG9uc2UiDurhGAoIARIBAxgBIIAgEnQKC0RlbGV0ZUFnZW50EiguZXZlbm1lc2gucmVyYW5rZXIudjEuRGVsZXRlQWdlbnRSZXF1ZXN0GikuZXZlbm1lc2gucmVyYW5rZXIudjEuRGVsZXRlQWdlbnRSZXNwb25zZSIQ6uEYDAgBEgEEGAEggCAwARJwCgpMaXN0QWdlbnRzEicuZXZlbm1lc2gucmVyYW5rZXIudjEuTGlzdEFnZW50c1JlcXVlc3QaKC5ldmVubWVzaC5yZXJhbmtlci52MS5MaXN0QWdlbnRzUmVzcG9uc2UiD+rhGAsIARICAwQYASCAIBJwCgpMaXN0TW9kZWxzEicuZXZlbm1lc2gucmVyYW5rZXIudjEuTGlzdE1vZGVsc1JlcXVlc3QaKC5ldmVubWVzaC5yZXJhbmtlci52MS5MaXN0TW9kZWxzUmVzcG9uc2UiD+rhGAsIARICAwQYASCAIBJ3CgxQcm9tb3RlTW9kZWwSKS5ldmVubWVzaC5yZXJhbmtlci52MS5Qcm9tb3RlTW9kZWxSZXF1ZXN0GiouZXZlbm1lc2gucmVyYW5rZXIudjEuUHJvbW90ZU1vZGVsUmVzcG9uc2UiEOrhGAwIABIBBBgBIIAgMAESegoNUm9sbGJhY2tNb2RlbBIqLmV2ZW5tZXNoLnJlcmFua2VyLnYxLlJvbGxiYWNrTW9kZWxSZXF1ZXN0GisuZXZlbm1lc2gucmVyYW5rZXIudjEuUm9sbGJhY2tNb2RlbFJlc3BvbnNlIhDq4RgMCAASAQQYASCAIDABEoUBChFHZXRUcmFpbmluZ1N0YXR1cxIuLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkdldFRyYWluaW5nU3RhdHVzUmVxdWVzdBovLmV2ZW5tZXNoLnJlcmFua2VyLnYxLkdldFRyYWluaW5nU3RhdHVzUmVzcG9uc2UiD+rhGAsIARICAwQYASCAIGIGcHJvdG8z", [file_evenmesh_common_v1_bounds, file_evenmesh_common_v1_common, file_evenmesh_common_v1_method_options, file_google_protobuf_timestamp]);
 
 /**
  * How useful one passage was to one agent.
@@ -326,6 +326,62 @@ export const RegisterAgentResponseSchema: GenMessage<RegisterAgentResponse> = /*
   messageDesc(file_evenmesh_reranker_v1_feedback_service, 8);
 
 /**
+ * Names an agent to delete.
+ *
+ * @generated from message evenmesh.reranker.v1.DeleteAgentRequest
+ */
+export type DeleteAgentRequest = Message<"evenmesh.reranker.v1.DeleteAgentRequest"> & {
+  /**
+   * The agent, as ListAgents names it; not both ids empty, each at most 128 bytes.
+   *
+   * @generated from field: evenmesh.common.v1.Agent agent = 1;
+   */
+  agent?: Agent | undefined;
+};
+
+/**
+ * Describes the message evenmesh.reranker.v1.DeleteAgentRequest.
+ * Use `create(DeleteAgentRequestSchema)` to create a new message.
+ */
+export const DeleteAgentRequestSchema: GenMessage<DeleteAgentRequest> = /*@__PURE__*/
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 9);
+
+/**
+ * What was deleted.
+ *
+ * @generated from message evenmesh.reranker.v1.DeleteAgentResponse
+ */
+export type DeleteAgentResponse = Message<"evenmesh.reranker.v1.DeleteAgentResponse"> & {
+  /**
+   * Whether this call found such an agent, or a model version of it.
+   *
+   * @generated from field: bool deleted = 1;
+   */
+  deleted: boolean;
+
+  /**
+   * Its feedback that this call deleted. Unit: items. Range: [0, 2^63 - 1].
+   *
+   * @generated from field: uint64 num_feedback = 2;
+   */
+  numFeedback: bigint;
+
+  /**
+   * Its model versions that this call deleted. Unit: versions. Range: [0, 2^32 - 1].
+   *
+   * @generated from field: uint32 num_models = 3;
+   */
+  numModels: number;
+};
+
+/**
+ * Describes the message evenmesh.reranker.v1.DeleteAgentResponse.
+ * Use `create(DeleteAgentResponseSchema)` to create a new message.
+ */
+export const DeleteAgentResponseSchema: GenMessage<DeleteAgentResponse> = /*@__PURE__*/
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 10);
+
+/**
  * An agent and how much feedback it gave.
  *
  * @generated from message evenmesh.reranker.v1.AgentSummary
@@ -402,7 +458,7 @@ export type AgentSummary = Message<"evenmesh.reranker.v1.AgentSummary"> & {
  * Use `create(AgentSummarySchema)` to create a new message.
  */
 export const AgentSummarySchema: GenMessage<AgentSummary> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 9);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 11);
 
 /**
  * Asks for a page of agents.
@@ -430,7 +486,7 @@ export type ListAgentsRequest = Message<"evenmesh.reranker.v1.ListAgentsRequest"
  * Use `create(ListAgentsRequestSchema)` to create a new message.
  */
 export const ListAgentsRequestSchema: GenMessage<ListAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 10);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 12);
 
 /**
  * A page of agents.
@@ -458,7 +514,7 @@ export type ListAgentsResponse = Message<"evenmesh.reranker.v1.ListAgentsRespons
  * Use `create(ListAgentsResponseSchema)` to create a new message.
  */
 export const ListAgentsResponseSchema: GenMessage<ListAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 11);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 13);
 
 /**
  * A learned model.
@@ -550,7 +606,7 @@ export type RerankerModel = Message<"evenmesh.reranker.v1.RerankerModel"> & {
  * Use `create(RerankerModelSchema)` to create a new message.
  */
 export const RerankerModelSchema: GenMessage<RerankerModel> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 12);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 14);
 
 /**
  * What a version consists of.
@@ -584,7 +640,7 @@ export enum RerankerModel_Kind {
  * Describes the enum evenmesh.reranker.v1.RerankerModel.Kind.
  */
 export const RerankerModel_KindSchema: GenEnum<RerankerModel_Kind> = /*@__PURE__*/
-  enumDesc(file_evenmesh_reranker_v1_feedback_service, 12, 0);
+  enumDesc(file_evenmesh_reranker_v1_feedback_service, 14, 0);
 
 /**
  * Asks for model versions.
@@ -605,7 +661,7 @@ export type ListModelsRequest = Message<"evenmesh.reranker.v1.ListModelsRequest"
  * Use `create(ListModelsRequestSchema)` to create a new message.
  */
 export const ListModelsRequestSchema: GenMessage<ListModelsRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 13);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 15);
 
 /**
  * The model versions.
@@ -626,7 +682,7 @@ export type ListModelsResponse = Message<"evenmesh.reranker.v1.ListModelsRespons
  * Use `create(ListModelsResponseSchema)` to create a new message.
  */
 export const ListModelsResponseSchema: GenMessage<ListModelsResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 14);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 16);
 
 /**
  * Names the version to serve.
@@ -655,7 +711,7 @@ export type PromoteModelRequest = Message<"evenmesh.reranker.v1.PromoteModelRequ
  * Use `create(PromoteModelRequestSchema)` to create a new message.
  */
 export const PromoteModelRequestSchema: GenMessage<PromoteModelRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 15);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 17);
 
 /**
  * The model now served.
@@ -676,7 +732,7 @@ export type PromoteModelResponse = Message<"evenmesh.reranker.v1.PromoteModelRes
  * Use `create(PromoteModelResponseSchema)` to create a new message.
  */
 export const PromoteModelResponseSchema: GenMessage<PromoteModelResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 16);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 18);
 
 /**
  * Asks for the previous version.
@@ -698,7 +754,7 @@ export type RollbackModelRequest = Message<"evenmesh.reranker.v1.RollbackModelRe
  * Use `create(RollbackModelRequestSchema)` to create a new message.
  */
 export const RollbackModelRequestSchema: GenMessage<RollbackModelRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 17);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 19);
 
 /**
  * The model now served.
@@ -719,7 +775,7 @@ export type RollbackModelResponse = Message<"evenmesh.reranker.v1.RollbackModelR
  * Use `create(RollbackModelResponseSchema)` to create a new message.
  */
 export const RollbackModelResponseSchema: GenMessage<RollbackModelResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 18);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 20);
 
 /**
  * Asks for the state of training.
@@ -740,7 +796,7 @@ export type GetTrainingStatusRequest = Message<"evenmesh.reranker.v1.GetTraining
  * Use `create(GetTrainingStatusRequestSchema)` to create a new message.
  */
 export const GetTrainingStatusRequestSchema: GenMessage<GetTrainingStatusRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 19);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 21);
 
 /**
  * What training is doing.
@@ -790,7 +846,7 @@ export type GetTrainingStatusResponse = Message<"evenmesh.reranker.v1.GetTrainin
  * Use `create(GetTrainingStatusResponseSchema)` to create a new message.
  */
 export const GetTrainingStatusResponseSchema: GenMessage<GetTrainingStatusResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 20);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 22);
 
 /**
  * What the trainer is doing.
@@ -831,7 +887,7 @@ export enum GetTrainingStatusResponse_State {
  * Describes the enum evenmesh.reranker.v1.GetTrainingStatusResponse.State.
  */
 export const GetTrainingStatusResponse_StateSchema: GenEnum<GetTrainingStatusResponse_State> = /*@__PURE__*/
-  enumDesc(file_evenmesh_reranker_v1_feedback_service, 20, 0);
+  enumDesc(file_evenmesh_reranker_v1_feedback_service, 22, 0);
 
 /**
  * One training: that for all agents, or one agent's own.
@@ -901,7 +957,7 @@ export type Training = Message<"evenmesh.reranker.v1.Training"> & {
  * Use `create(TrainingSchema)` to create a new message.
  */
 export const TrainingSchema: GenMessage<Training> = /*@__PURE__*/
-  messageDesc(file_evenmesh_reranker_v1_feedback_service, 21);
+  messageDesc(file_evenmesh_reranker_v1_feedback_service, 23);
 
 /**
  * Why feedback is left out of training.
@@ -953,7 +1009,8 @@ export const FeedbackService: GenService<{
   /**
    * Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. A rejected item has
    * its own error and does not affect the others. But in a request over 64 KiB a field beyond its bound rejects
-   * all of it, with INVALID_ARGUMENT and before anything is stored.
+   * all of it, with INVALID_ARGUMENT and before anything is stored. An item of an agent that the caller's credential
+   * may not act as rejects all of it too, with PERMISSION_DENIED.
    *
    * @generated from rpc evenmesh.reranker.v1.FeedbackService.RecordFeedback
    */
@@ -982,6 +1039,19 @@ export const FeedbackService: GenService<{
     methodKind: "unary";
     input: typeof RegisterAgentRequestSchema;
     output: typeof RegisterAgentResponseSchema;
+  },
+  /**
+   * Deletes an agent with its feedback, its own model versions, which serve no request any more, and the reports of
+   * its trainings; a training that runs ends, and what it made does not serve. Then it is ranked by the model of all
+   * agents, which keeps what it learned, and counts against no limit. Deleting it again deletes nothing. An agent that
+   * registers or gives feedback afterwards is a new one, whatever its ids.
+   *
+   * @generated from rpc evenmesh.reranker.v1.FeedbackService.DeleteAgent
+   */
+  deleteAgent: {
+    methodKind: "unary";
+    input: typeof DeleteAgentRequestSchema;
+    output: typeof DeleteAgentResponseSchema;
   },
   /**
    * Lists agents that are registered or gave feedback, with how much they gave.
