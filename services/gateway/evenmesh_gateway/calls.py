@@ -39,7 +39,7 @@ class Call:
     """
 
     deadline: Deadline
-    metadata: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str | bytes], ...]
 
 
 class CallReader:
