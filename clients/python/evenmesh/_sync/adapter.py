@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.wire import channel
 
@@ -30,13 +31,14 @@ def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
 
 def until_ready(channel: Channel, timeout: float) -> bool:
     """Return whether a channel is connected, at the latest after ``timeout`` seconds."""
-    ready = grpc.channel_ready_future(channel)
+    # A call, as gRPC's own future leaves a thread behind that fails where the channel is closed meanwhile.
+    health = health_pb2_grpc.HealthStub(channel)
     try:
-        ready.result(timeout)
-    except grpc.FutureTimeoutError:
+        health.Check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
+    except grpc.RpcError as exc:
+        return exc.code() not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+    except ValueError:  # it is closed
         return False
-    finally:
-        ready.cancel()
     return True
 
 
