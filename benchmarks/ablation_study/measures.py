@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.ablation_study.asking import KEPT
 from benchmarks.ablation_study.sets import SETS
-from benchmarks.ablation_study.variants import BEGINNING, EXPERT
+from benchmarks.ablation_study.variants import BEGINNING, CROSS_ENCODER, EXPERT
 from benchmarks.group_means import mean_of_means
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.sparse_means import difference_interval
@@ -82,6 +82,9 @@ BESIDE: Final = (
     Claim("B2", ("pairs-50000", True), ("pairs-50000", False)),
     Claim("B3", ("pairs-50000", False), ("pairs-5000", False)),
     Claim("B4", ("pairs-50000", False), ("without-ranking", False)),
+    Claim("B5", (CROSS_ENCODER, True), (EXPERT, True), RECALL),
+    Claim("B6", (CROSS_ENCODER, True), ("pairs-50000", True), RECALL),
+    Claim("B7", (CROSS_ENCODER, True), (CROSS_ENCODER, False), RECALL),
 )
 """Comparisons that are not in the plan: they were made after its results, and have no verdict."""
 

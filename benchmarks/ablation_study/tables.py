@@ -21,6 +21,7 @@ from benchmarks.ablation_study.measures import (
     F1,
     OWN,
     RECALL,
+    Claim,
     compared,
     share,
     verdict,
@@ -133,7 +134,8 @@ def _beside(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     return [
         {
             "": one.name,
-            "from the five passages of": f"{_named(one.one)}, against {_named(one.other)}",
+            "measure": one.measure if one.measure == RECALL else "answers",
+            "the five passages of": f"{_named(one, one.one)}, against {_named(one, one.other)}",
             "seeds": known[one.name]["seeds"],
             "difference": interval(known[one.name]),
         }
@@ -142,9 +144,10 @@ def _beside(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def _named(side: tuple[str, bool]) -> str:
+def _named(claim: Claim, side: tuple[str, bool]) -> str:
     name, own = side
-    return f"`{name}`'s own ranking" if own else f"BM25, answered by `{name}`"
+    answered = "" if claim.measure == RECALL else f", answered by `{name}`"
+    return f"`{name}`'s own ranking" if own else f"BM25{answered}"
 
 
 def _by_set(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
