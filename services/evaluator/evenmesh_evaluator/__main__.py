@@ -6,7 +6,6 @@ import sys
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
-from evenmesh.wire.errors import Unavailable
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import Quotas
 from evenmesh_evaluator.engine import Evaluator
@@ -22,6 +21,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import variable
+from evenmesh_kit.storage.opening import opened
 from evenmesh_kit.storage.tenant_log import LogSettingError, RedisLog
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_lab.similarities import Models, Similarities
@@ -78,10 +78,7 @@ class EvaluatorService(Service):
 
     async def start(self) -> None:
         """Open the store, and take observations of the log. Raises ServerStartError without the store."""
-        try:
-            await self._store.open()
-        except Unavailable as error:
-            raise ServerStartError(self._settings.remedy(error)) from error
+        await opened(self._settings, self._store.open)
         if self._consumer is not None:
             self._consumer.start()
 

@@ -25,6 +25,7 @@ from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import SettingsError, variable
+from evenmesh_kit.storage.opening import opened
 from evenmesh_kit.storage.sql import now_us
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
@@ -166,7 +167,7 @@ class RerankerService(Service):
 
     async def _start(self) -> None:
         settings = self._settings
-        await self._open_database()
+        await opened(settings, self._database.open)
         self._closing.append(self._database.close)
         try:
             await opening.adopt(settings, self._database)
@@ -250,12 +251,6 @@ class RerankerService(Service):
         self._closing.append(remote.close)
         await remote.start()
         return remote
-
-    async def _open_database(self) -> None:
-        try:
-            await self._database.open()
-        except Unavailable as error:
-            raise ServerStartError(self._settings.remedy(error)) from error
 
     async def _loader(self) -> ModelLoader[LoadedModel, Adapter]:
         settings = self._settings

@@ -21,6 +21,7 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tasks import cancel
 from evenmesh_kit.rpc.server import ServerStartError, run, serve
 from evenmesh_kit.settings import load
+from evenmesh_kit.storage.opening import opened
 from evenmesh_kit.telemetry import logs
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.backends.sql.database import Database
@@ -76,10 +77,7 @@ class TrainerService:
         Raises:
             ServerStartError: the database cannot be used.
         """
-        try:
-            await self._database.open()
-        except Unavailable as error:
-            raise ServerStartError(self._reranker.remedy(error)) from error
+        await opened(self._reranker, self._database.open)
         self._closing.append(self._database.close)
         try:
             await opening.adopt(self._reranker, self._database)

@@ -47,6 +47,9 @@ class DatabaseSettings(ServiceSettings):
     database_url: str = Field(default="", repr=False)
     """Database: ``sqlite:///FILE`` or ``postgresql://…``, with libpq's parameters of TLS; empty: a SQLite
     file under home."""
+    database_wait_s: float = Field(default=300.0, ge=0, le=3600)
+    """Longest wait at the start for a PostgreSQL server that cannot be reached; the service is not ready
+    meanwhile, and ends after it. Seconds, [0, 3600]."""
     lock_timeout_s: float = Field(default=5.0, ge=0, le=60)
     """Longest wait for a locked SQLite database. Seconds, [0, 60]."""
 
