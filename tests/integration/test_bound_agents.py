@@ -26,6 +26,7 @@ from evenmesh_reranker.domain import Agent as OwnerOfModel
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
+from tests.support.methods import METHODS
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -33,6 +34,34 @@ if TYPE_CHECKING:
 MINE, VICTIM = Agent("qa", "mine"), Agent("qa", "victim")
 ROLES = ["ask", "feedback", "train"]
 REST = "/v1/evenmesh.reranker.v1"
+
+
+TAKE_AGENTS = frozenset(
+    {
+        # tests/unit/orchestrator/test_acting_agents.py has those of the orchestrator.
+        "orchestrator.v1.OrchestratorService/Ask",
+        "orchestrator.v1.OrchestratorService/Audit",
+        "orchestrator.v1.OrchestratorService/Converse",
+        "reranker.v1.RerankerService/Rerank",
+        "reranker.v1.FeedbackService/RecordFeedback",
+        "reranker.v1.FeedbackService/ExportFeedback",
+        "reranker.v1.FeedbackService/RegisterAgent",
+        "reranker.v1.FeedbackService/DeleteAgent",
+        "reranker.v1.FeedbackService/ListModels",
+        "reranker.v1.FeedbackService/RollbackModel",
+        "reranker.v1.FeedbackService/GetTrainingStatus",
+    }
+)
+"""Methods whose requests name an agent: each checks it, and a test here or there tries it."""
+
+
+def test_it_is_known_of_every_method_that_its_request_names_an_agent() -> None:
+    def names(message: Any) -> bool:
+        fields = (one.message_type for one in message.fields if one.message_type is not None)
+        return message.full_name == "evenmesh.common.v1.Agent" or any(map(names, fields))
+
+    found = {name.removeprefix("/evenmesh.") for name, one in METHODS.items() if names(one.input_type)}
+    assert found == TAKE_AGENTS
 
 
 def judged(agent: Agent, usefulness: float = 1.0, **fields: Any) -> evenmesh.Feedback:
