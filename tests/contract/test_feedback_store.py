@@ -621,13 +621,13 @@ async def test_feedback_that_comes_while_its_agent_is_deleted_is_whole(
 ) -> None:
     async def give() -> int:
         stored = 0
-        for at in range(40):
+        for at in range(15):
             stored += (await store.record([item(str(at))])) == [STORED]
         return stored
 
     async def delete() -> int:
         gone = 0
-        for _ in range(40):
+        for _ in range(15):
             gone += await store.delete_agent(ANN, limit=2) or 0
         return gone
 
