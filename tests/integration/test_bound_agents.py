@@ -38,7 +38,7 @@ REST = "/v1/evenmesh.reranker.v1"
 
 TAKE_AGENTS = frozenset(
     {
-        # tests/unit/orchestrator/test_acting_agents.py has those of the orchestrator.
+        # tests/unit/orchestrator/asks/test_acting_agents.py has those of the orchestrator.
         "orchestrator.v1.OrchestratorService/Ask",
         "orchestrator.v1.OrchestratorService/Audit",
         "orchestrator.v1.OrchestratorService/Converse",
@@ -150,7 +150,7 @@ async def test_agents_are_registered_listed_and_read_by_whom_they_are_of(reranke
             with pytest.raises(PermissionDenied):
                 _ = [one async for one in bound.export_feedback(agent=other)]
         listed = {one.agent for one in (await bound.training_status()).trainings}
-        assert listed == {None, MINE}
+        assert listed == {MINE}
         with pytest.raises(PermissionDenied):
             await bound.training_status(agent=VICTIM)
 
