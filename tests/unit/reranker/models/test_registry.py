@@ -101,7 +101,7 @@ async def test_a_forgotten_agent_is_served_what_all_get_and_its_versions_are_gon
             await asyncio.sleep(0.01)
     for registry in (world.registry, other):
         assert (await registry.model_for(bob)).version == bobs
-        # As of a trainer that had not heard of it.
+        # As a trainer that does not know of the deletion asks.
         for version in (own, candidate):
             with pytest.raises(NotFound):
                 await registry.promote(version, tenant=DEFAULT_TENANT)

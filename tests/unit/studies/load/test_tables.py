@@ -12,12 +12,13 @@ from evenmesh_studies.load.reporting.tables import loads_table, processors_table
 from evenmesh_studies.load.resource_monitor import ResourceUsage
 from evenmesh_studies.load.run import LoadRun, evaluate_run
 from evenmesh_studies.load.settings import CallSettings
+from evenmesh_studies.load.step import StepResult
 
 from .conftest import Make
 
 
-def _run(*steps: object) -> LoadRun:
-    return evaluate_run("load", CallSettings(), steps, None, {}, local=True, seed=0)  # type: ignore[arg-type]
+def _run(*steps: StepResult) -> LoadRun:
+    return evaluate_run("load", CallSettings(), steps, None, {}, local=True, seed=0)
 
 
 def _row(table: Table) -> dict[str, object]:
