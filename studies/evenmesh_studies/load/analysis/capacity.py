@@ -309,10 +309,10 @@ def capacity_tables(demand: Demand, given: Assumptions, found: Sequence[Need]) -
             )
             for one in found
         ),
-        f"Not measured, but computed: a GPU busy {planned_share(1, demand.service_scv):.0%} of its time; "
-        f"bundled: {given.bundled_parameters / 1e6:.0f} million parameters, large: "
-        f"{given.large_parameters / 1e9:.0f} billion, which judges and answers; small models do not reach "
-        "such shares of a GPU, so take theirs as the least there can be.",
+        f"Computed, not measured: a GPU is busy {planned_share(1, demand.service_scv):.0%} of its time. "
+        f"Bundled: {given.bundled_parameters / 1e6:.0f} million parameters. Large: "
+        f"{given.large_parameters / 1e9:.0f} billion parameters; the model judges and answers. Small models "
+        "do not use such a share of a GPU, so they need at least the GPUs that the table states.",
     )
     yield Table(
         "assumptions",
