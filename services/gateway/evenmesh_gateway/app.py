@@ -66,7 +66,8 @@ class Gateway:
             share=settings.tenant_share,
         )
         call_reader = CallReader(settings, security.authentication, forwards_trace=not telemetry.enabled)
-        forwarder, messages = Forwarder(self._upstreams), JsonMessages(self._pool, memory)
+        self._forwarder = forwarder = Forwarder(self._upstreams, settings)
+        messages = JsonMessages(self._pool, memory)
         self._agents = AgentRoutes(call_reader, forwarder) if find_spec("mcp") is not None else None
         self._uploads = UploadRoutes(settings, call_reader, forwarder) if settings.documents else None
         self._openapi = _described(documents=self._uploads is not None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from evenmesh._async.restarts import AsyncRestarts
 from evenmesh.wire.certificates import CertificateError, Certificates
 from evenmesh.wire.channel import connect
 from evenmesh.wire.security import SYSTEM, ChannelSecurity
@@ -33,9 +34,13 @@ class Upstreams:
 
     Raises:
         ServerStartError: a file of the certificates cannot be used.
+
+    Attributes:
+        restarts: decides which failed calls are sent again, and when.
     """
 
     def __init__(self, settings: GatewaySettings, telemetry: Telemetry) -> None:
+        self.restarts = AsyncRestarts()
         security = ChannelSecurity(_certificates(settings))
         services = {method.service: method.upstream for method in public_methods().values()}
         self._channels = {
@@ -54,6 +59,10 @@ class Upstreams:
         """Return what calls a method, of the kind of ``grpc.aio``; requests and replies are bytes."""
         return self._calls[method.path]
 
+    def channel(self, method: PublicMethod) -> grpc.aio.Channel:
+        """Return the channel on which a method is called."""
+        return self._channels[method.service]
+
     async def health(self) -> dict[str, dict[str, str | float]]:
         """Return what each service says of itself: ``state``, and ``ms`` until it answered. Milliseconds."""
         ways = {service.split(".")[1]: channel for service, channel in self._channels.items()}
@@ -61,6 +70,7 @@ class Upstreams:
 
     async def close(self) -> None:
         """Close the channels; calls in progress fail."""
+        self.restarts.close()
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
     def _call(self, method: PublicMethod) -> Any:

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,77 +20,23 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import Overloaded, Unavailable
 from evenmesh_kit.rpc.statuses import abort
 from tests.support import ports
+from tests.support.restarted_server import RestartedServer
 from tests.support.waiting import until
-
-SERVER = """
-import asyncio, os, sys
-import grpc
-from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
-from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
-
-class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
-    async def ListRuns(self, request, context):
-        return evaluator_pb.ListRunsResponse(runs=[evaluator_pb.Run(run_id=str(os.getpid()))])
-    async def ListMeasurements(self, request, context):
-        yield evaluator_pb.ListMeasurementsResponse(observation_id=str(os.getpid()))
-
-class Orchestrator(pb_grpc.OrchestratorServiceServicer):
-    async def Ask(self, request, context):
-        yield pb.AskResponse(degraded={"reason": str(os.getpid())})
-        if request.question == "long" and sys.argv[2] == "first":
-            print("long", flush=True)
-            await asyncio.Event().wait()
-        yield pb.AskResponse(done=pb.Done(ask_id=str(os.getpid())))
-
-async def main():
-    server = grpc.aio.server()
-    evaluator_grpc.add_EvaluatorServiceServicer_to_server(Evaluator(), server)
-    pb_grpc.add_OrchestratorServiceServicer_to_server(Orchestrator(), server)
-    assert server.add_insecure_port(f"127.0.0.1:{sys.argv[1]}")
-    await server.start()
-    print("serves", flush=True)
-    await server.wait_for_termination()
-
-asyncio.run(main())
-"""
-
-
-class Process:
-    """A server that is killed and started again."""
-
-    def __init__(self) -> None:
-        self.port = ports.reserve(self)
-        self.addresses = Addresses(*[f"127.0.0.1:{self.port}"] * 5)
-        self.running: subprocess.Popen[str]
-        self.start("first")
-
-    def start(self, which: str) -> None:
-        command = [sys.executable, "-c", SERVER, str(self.port), which]
-        self.running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.says("serves")
-
-    def says(self, word: str) -> None:
-        assert self.running.stdout is not None
-        assert self.running.stdout.readline().strip() == word
-
-    def kill(self) -> None:
-        self.running.kill()
-        self.running.communicate(timeout=60)
 
 
 @pytest.fixture
-def process() -> Iterator[Process]:
+def process() -> Iterator[RestartedServer]:
     """A server that runs."""
-    process = Process()
+    process = RestartedServer()
     try:
         yield process
     finally:
         process.kill()
 
 
-async def test_calls_of_a_client_that_reached_a_service_wait_for_its_restart(process: Process) -> None:
+async def test_calls_of_a_client_that_reached_a_service_wait_for_its_restart(
+    process: RestartedServer,
+) -> None:
     async with AsyncClient(process.addresses, timeout=240) as mesh:
         with Client(process.addresses, timeout=240) as sync:
 
@@ -131,7 +75,9 @@ async def test_calls_of_a_client_that_reached_a_service_wait_for_its_restart(pro
             assert await asyncio.gather(*waiting) == [str(process.running.pid)] * 6
 
 
-async def test_a_service_that_stays_away_is_unreachable_once_no_time_is_left(process: Process) -> None:
+async def test_a_service_that_stays_away_is_unreachable_once_no_time_is_left(
+    process: RestartedServer,
+) -> None:
     async with AsyncClient(process.addresses) as mesh:
         with Client(process.addresses) as sync:
             await mesh.runs(1)
@@ -143,7 +89,7 @@ async def test_a_service_that_stays_away_is_unreachable_once_no_time_is_left(pro
                 assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "UNREACHABLE")
 
 
-async def test_who_closes_a_client_ends_what_waits(process: Process) -> None:
+async def test_who_closes_a_client_ends_what_waits(process: RestartedServer) -> None:
     mesh, sync = AsyncClient(process.addresses, timeout=3_600), Client(process.addresses, timeout=3_600)
     await mesh.runs(1)
     await asyncio.to_thread(sync.runs, 1)
@@ -175,7 +121,7 @@ async def test_who_closes_a_client_ends_what_is_under_way() -> None:
 
 
 async def test_a_service_that_was_never_there_is_not_waited_for() -> None:
-    owner = Process.__new__(Process)
+    owner = RestartedServer.__new__(RestartedServer)
     address = f"127.0.0.1:{ports.reserve(owner)}"
     async with AsyncClient(Addresses(*[address] * 5), timeout=3_600) as mesh:
         for call in (mesh.runs(1), mesh.answer("q")):

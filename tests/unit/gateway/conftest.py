@@ -35,6 +35,7 @@ async def opening(scripted: ScriptedMesh, folder: Path) -> AsyncIterator[Open]:
             stack.push_async_callback(server.stop)
             client = httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60)
             client.server = server  # type: ignore[attr-defined]
+            client.gateway = gateway  # type: ignore[attr-defined]
             return await stack.enter_async_context(client)
 
         yield opened

@@ -9,11 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
+from evenmesh._async.restarts import AsyncRestarts
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField
 from evenmesh_gateway.calls import Call
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.methods import public_methods
+from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.statuses import abort
 
 CONVERSE = public_methods()["/evenmesh.orchestrator.v1.OrchestratorService/Converse"]
@@ -44,8 +46,10 @@ async def test_who_still_sends_learns_why_it_is_refused() -> None:
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            upstreams: Any = SimpleNamespace(call=lambda _: channel.stream_stream("/S/Refuse"))
-            forwarder = Forwarder(upstreams)
+            upstreams: Any = SimpleNamespace(
+                call=lambda _: channel.stream_stream("/S/Refuse"), restarts=AsyncRestarts()
+            )
+            forwarder = Forwarder(upstreams, GatewaySettings())
             for _ in range(CALLS):
                 call = Call(Deadline.after(60), ())
                 with pytest.raises(InvalidField, match="at most 10"):

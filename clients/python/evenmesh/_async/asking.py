@@ -143,7 +143,7 @@ class AsyncAskingCalls(AsyncCalls):
             try:
                 async for message in call:
                     resending.begun = True
-                    self._reached.add("orchestrator")
+                    self._restarts.reached("orchestrator")
                     if (event := read(message)) is not None:
                         yield event
                 return

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh._async import adapter
+from evenmesh._async.restarts import AsyncRestarts
 from evenmesh.addresses import Addresses
 from evenmesh.codec import messages as codec
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
@@ -16,7 +17,7 @@ from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from evenmesh.reranker.v1 import feedback_service_pb2_grpc as feedback_grpc
 from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
-from evenmesh.resending import BROKEN, LEAST_S, Resending
+from evenmesh.resending import Resending
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.types.status import Health, ServiceStatus
@@ -28,8 +29,6 @@ STATUS_TIMEOUT_S: Final = 2.0
 MAX_TIMEOUT_S: Final = 86_400.0
 """Longest a call may take: gRPC counts no more than about 9e9 seconds, and ends a longer one at once."""
 PAGE_SIZE: Final = 1_000
-_LOOK_S: Final = 1.0
-"""Time after which a call that waits for a connection looks whether the client was closed. Seconds."""
 
 T = TypeVar("T")
 
@@ -49,8 +48,7 @@ class AsyncCalls:
         self.addresses = addresses or Addresses.find()
         self._timeout = checked_timeout(timeout)
         self._channels: dict[str, adapter.Channel] = {}
-        self._reached: set[str] = set()
-        self._closed = False
+        self._restarts = AsyncRestarts()
         self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(
             self._connect("orchestrator", "Orchestrator")
         )
@@ -69,7 +67,7 @@ class AsyncCalls:
 
     async def close(self) -> None:
         """Close the connections; calls in progress fail."""
-        self._closed = True
+        self._restarts.close()
         for channel in self._channels.values():
             await channel.close()
 
@@ -105,7 +103,7 @@ class AsyncCalls:
                 if not await self._again(resending, error, service, request):
                     raise error from exc
             else:
-                self._reached.add(service)
+                self._restarts.reached(service)
                 return reply
 
     async def _list(
@@ -145,7 +143,7 @@ class AsyncCalls:
             try:
                 async for message in call:
                     resending.begun = True
-                    self._reached.add(service)
+                    self._restarts.reached(service)
                     for one in read(message):
                         yield one
                 return
@@ -161,27 +159,19 @@ class AsyncCalls:
     ) -> bool:
         """Return whether a failed call may be sent again; wait until it is time.
 
-        Where this client has reached the service before, the service is being restarted. The call then waits,
-        without being sent, until the channel is connected again or no time is left.
-
         Args:
             resending: the attempts so far.
             error: how the last one failed.
             service: short name of the service.
             request: the request.
-            always: whether the call may be sent again although it is not ``retryable``, and to a service that
-                was never reached; gRPC has sent other calls several times already.
+            always: see :meth:`AsyncRestarts.allows`.
         """
-        method, patient = method_taking(request.DESCRIPTOR), service in self._reached
+        method = method_taking(request.DESCRIPTOR)
         of_protos = method.containing_service.full_name
         retryable = facts_of(f"/{of_protos}/{method.name}").retryable
-        if not (always or (patient and retryable)) or not resending.allows(error, patient=patient):
+        if not self._restarts.allows(resending, error, service, retryable=retryable, always=always):
             return False
-        await adapter.sleep(0.0 if self._closed else resending.pause_s)
-        channel, waits = self._channels[of_protos], patient and error.reason == BROKEN
-        while waits and not self._closed and resending.left_s > LEAST_S:
-            waits = not await adapter.until_ready(channel, min(_LOOK_S, resending.left_s))
-        return not (waits or self._closed)
+        return await self._restarts.wait(resending, error, service, self._channels[of_protos])
 
     def _seconds(self, timeout: float | None) -> float:
         """Return how long a call may take: as it was given, or the client's default."""
@@ -189,7 +179,7 @@ class AsyncCalls:
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         if status_of(exc) is not None:
-            self._reached.add(service)
+            self._restarts.reached(service)
         return codec.error(exc, service=service, address=getattr(self.addresses, service))
 
 

@@ -144,7 +144,7 @@ class AskingCalls(Calls):
             try:
                 for message in call:
                     resending.begun = True
-                    self._reached.add("orchestrator")
+                    self._restarts.reached("orchestrator")
                     if (event := read(message)) is not None:
                         yield event
                 return

@@ -47,6 +47,6 @@ async def _serve() -> None:
         return Call(Deadline.after(settings.default_deadline_s), credential.metadata())
 
     try:
-        await agent_server(Forwarder(upstreams), enter).run_stdio_async()
+        await agent_server(Forwarder(upstreams, settings), enter).run_stdio_async()
     finally:
         await upstreams.close()

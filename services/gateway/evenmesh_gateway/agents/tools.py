@@ -136,7 +136,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         found = Outcome(request, [])
         method = methods[_ASK]
         call = await enter(context.headers or {}, method)
-        async with aclosing(forwarder.replies(method, request.SerializeToString(), call)) as replies:
+        sent = request.SerializeToString()
+        async with aclosing(forwarder.replies(method, sent, call, forget=found.forget)) as replies:
             async for data in replies:
                 found.add(orchestrator_pb.AskResponse.FromString(data))
         found.check()

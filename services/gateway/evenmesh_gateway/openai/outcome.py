@@ -34,6 +34,10 @@ class Outcome:
     def __init__(self, request: pb.AskRequest, ignored: list[str]) -> None:
         self._request = request
         self._ignored = ignored
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all events: the ask begins again."""
         self.passages: list[common_pb2.Passage] = []
         self._retrieved: list[pb.Retrieved] = []
         self._ranked: list[pb.Ranked] = []

@@ -205,14 +205,16 @@ class OpenAiRoutes:
 
     async def _gather(self, asked: Asked, message: pb.AskRequest, call: Call, outcome: Outcome) -> None:
         with requests.renaming(asked):
-            async with aclosing(self._events(message, call)) as received:
+            async with aclosing(self._events(message, call, outcome.forget)) as received:
                 async for event in received:
                     outcome.add(event)
             outcome.check()
 
-    async def _events(self, message: pb.AskRequest, call: Call) -> AsyncGenerator[pb.AskResponse, None]:
+    async def _events(
+        self, message: pb.AskRequest, call: Call, forget: Callable[[], None] | None = None
+    ) -> AsyncGenerator[pb.AskResponse, None]:
         data = message.SerializeToString()
-        async with aclosing(self._forwarder.replies(self._ask, data, call)) as replies:
+        async with aclosing(self._forwarder.replies(self._ask, data, call, forget=forget)) as replies:
             async for reply in replies:
                 yield pb.AskResponse.FromString(reply)
 
