@@ -1,4 +1,4 @@
-import { Code, ConnectError, type Interceptor, type Transport } from "@connectrpc/connect";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 
@@ -41,27 +41,6 @@ export class MeshError extends ConnectError {
   }
 }
 
-/** Return a transport whose errors, of calls and of streams, are each a {@link MeshError}. */
-export function withTypedErrors(transport: Transport): Transport {
-  return {
-    async unary(...call) {
-      try {
-        return await transport.unary(...call);
-      } catch (error) {
-        throw MeshError.from(error);
-      }
-    },
-    async stream(...call) {
-      try {
-        const response = await transport.stream(...call);
-        return { ...response, message: failingAs(response.message, MeshError.from) };
-      } catch (error) {
-        throw MeshError.from(error);
-      }
-    },
-  };
-}
-
 /** Return the error of a call that `fetch` did not bring to a server, or broke off, as UNAVAILABLE; any other as it is. */
 export function unavailable(error: unknown): unknown {
   return error instanceof TypeError ? new ConnectError(error.message, Code.Unavailable, undefined, undefined, error) : error;
@@ -102,7 +81,7 @@ export function nameUnreachable(message: () => string): Interceptor {
 }
 
 /** Yield messages; an error is thrown as another. */
-async function* failingAs<T>(messages: AsyncIterable<T>, as: (error: unknown) => unknown): AsyncIterable<T> {
+export async function* failingAs<T>(messages: AsyncIterable<T>, as: (error: unknown) => unknown): AsyncIterable<T> {
   try {
     yield* messages;
   } catch (error) {

@@ -1,7 +1,7 @@
 import type { DescMethodServerStreaming, DescService, MessageInitShape } from "@bufbuild/protobuf";
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 
-import { withTypedErrors } from "./errors.js";
+import { check } from "./checks.js";
 import { feedbackId, inCalls, type FeedbackInit } from "./feedback.js";
 import { EvaluatorService } from "./gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
 import { GeneratorService } from "./gen/evenmesh/generator/v1/generator_service_pb.js";
@@ -13,10 +13,11 @@ import {
   type ConverseResponse,
   type ConverseResponseSchema,
 } from "./gen/evenmesh/orchestrator/v1/orchestrator_service_pb.js";
-import { FeedbackService, type FeedbackResult } from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
+import { FeedbackSchema, FeedbackService, type FeedbackResult } from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
 import { RerankerService } from "./gen/evenmesh/reranker/v1/reranker_service_pb.js";
 import { CollectionService } from "./gen/evenmesh/retriever/v1/collection_service_pb.js";
 import { RetrieverService } from "./gen/evenmesh/retriever/v1/retriever_service_pb.js";
+import { forMesh } from "./transport.js";
 
 /** A credential: an API key or a token, or what returns the one of now; undefined where there is none. */
 export type Credential = string | (() => string | undefined) | undefined;
@@ -90,7 +91,7 @@ export class Mesh {
 
   /** @param transportOf returns the transport of a service; behind a gateway all have the same. */
   constructor(transportOf: (service: DescService) => Transport) {
-    const client = <S extends DescService>(service: S) => createClient(service, withTypedErrors(transportOf(service)));
+    const client = <S extends DescService>(service: S) => createClient(service, forMesh(transportOf(service)));
     this.orchestrator = client(OrchestratorService);
     this.retriever = client(RetrieverService);
     this.collections = client(CollectionService);
@@ -98,7 +99,7 @@ export class Mesh {
     this.feedback = client(FeedbackService);
     this.generator = client(GeneratorService);
     this.evaluator = client(EvaluatorService);
-    this.#turns = createClient(Turns, withTypedErrors(transportOf(OrchestratorService)));
+    this.#turns = createClient(Turns, forMesh(transportOf(OrchestratorService)));
   }
 
   /**
@@ -132,9 +133,10 @@ export class Mesh {
    * is the same item, and one that is to count twice needs ids of its own. (Pages over plain HTTP of another machine
    * have no SHA-256: their ids are random.)
    *
-   * @throws MeshError if a call fails as a whole; the items of earlier ones are stored, and all may be sent again.
+   * @throws MeshError at once, if an item is none; if a call fails as a whole: the items of earlier ones are stored, and all may be sent again.
    */
   async giveFeedback(items: FeedbackInit[], call: CallOptions = {}): Promise<FeedbackResult[]> {
+    items.forEach((item, at) => check(FeedbackSchema, item, `feedback[${at}]`));
     const feedback = await Promise.all(items.map(async (item) => ({ ...item, id: item.id || (await feedbackId(item)) })));
     const results: FeedbackResult[] = [];
     for (const part of inCalls(feedback)) results.push(...(await this.feedback.recordFeedback({ feedback: part }, call)).results);

@@ -18,6 +18,7 @@ from evenmesh import Agent, Feedback
 from tests.support.node_tools import CLIENT, node_with_client
 
 CANCELLED: Final = 1
+INVALID_ARGUMENT: Final = 3
 UNAVAILABLE: Final = 14
 HTTP2_SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """A server's first frame: its settings, of which it states none."""
@@ -90,6 +91,59 @@ try {
   const { code, reason, rawMessage, cancelled } = error;
   console.log(JSON.stringify({ code, reason, message: rawMessage, cancelled, typed: error instanceof MeshError }));
 }
+process.exit(0);
+"""
+
+WRONG: Final = """
+import { Mesh, MeshError } from "evenmesh";
+import { createRouterTransport } from "@connectrpc/connect";
+import { OrchestratorService } from "evenmesh/gen/evenmesh/orchestrator/v1/orchestrator_service_pb";
+import { FeedbackService } from "evenmesh/gen/evenmesh/reranker/v1/feedback_service_pb";
+import { CollectionService } from "evenmesh/gen/evenmesh/retriever/v1/collection_service_pb";
+
+let reached = 0;
+const transport = createRouterTransport(({ service }) => {
+  service(OrchestratorService, { async *ask() { reached += 1; yield { event: { case: "delta", value: {} } }; } });
+  service(FeedbackService, { recordFeedback: () => ((reached += 1), {}), listAgents: () => ((reached += 1), {}) });
+  service(CollectionService, { async ingest(requests) { for await (const _ of requests) reached += 1; return {}; } });
+});
+const mesh = new Mesh(() => transport);
+const ask = (options, call) => mesh.ask("q", options, call).next();
+const give = (...items) => mesh.giveFeedback(items.map((one) => ({ query: "q", passageId: "p", usefulness: 1, ...one })));
+async function* ingested() { yield { collection: "c" }; yield { passages: [{ id: 1 }] }; }
+const calls = {
+  k: () => ask({ k: -1 }),
+  "ask.k": () => mesh.turn("q", { ask: { k: 1.5 } }).next(),
+  page_size: () => mesh.feedback.listAgents({ pageSize: 2 ** 32 }),
+  question: () => mesh.ask(7).next(),
+  "sampling.alpha": () => ask({ sampling: { alpha: "2" } }),
+  "sampling.seed": () => ask({ sampling: { seed: -1n } }),
+  "labels.useful_passage_ids[1]": () => ask({ labels: { usefulPassageIds: ["a", 2] } }),
+  "labels.useful_passage_ids": () => ask({ labels: { usefulPassageIds: "a" } }),
+  'candidates.passages[0].attributes["year"]': () =>
+    ask({ source: { case: "candidates", value: { passages: [{ attributes: { year: 2020 } }] } } }),
+  skip_observation: () => ask({ skipObservation: "no" }),
+  colection: () => ask({ colection: "demo" }),
+  collection: () => ask({ collection: "demo" }),
+  source: () => ask({ source: "demo" }),
+  sampling: () => ask({ sampling: 2 }),
+  "feedback[1].usefulness": () => give({}, { usefulness: "high" }),
+  timeoutMs: () => ask({}, { timeoutMs: NaN }),
+  "passages[0].id": () => mesh.collections.ingest(ingested()),
+};
+const found = {};
+for (const [field, call] of Object.entries(calls)) {
+  try {
+    await call();
+  } catch (error) {
+    found[field] = [error instanceof MeshError, error.code, error.reason, error.field, error.rawMessage];
+  }
+}
+const before = reached;
+const source = { case: "collection", value: "demo" };
+await ask({ k: undefined, source, sampling: { alpha: 2, seed: 7, numRankings: 4 }, labels: { hasUseful: true } });
+await ask({ source: { case: undefined } }, { timeoutMs: Infinity });
+console.log(JSON.stringify([found, Object.keys(calls), before, reached - before]));
 process.exit(0);
 """
 
@@ -247,6 +301,19 @@ def test_an_id_that_is_given_stays_and_what_is_left_out_is_empty() -> None:
         {"query": "q", "passageId": "p", "usefulness": 1, "agent": {"taskId": "t"}},
     ]
     assert ran(IDS, "secure", given=json.dumps(given)) == ["mine", Feedback("q", "p", 1, Agent("t", "")).key]
+
+
+def test_a_wrong_value_or_name_is_refused_before_anything_is_sent() -> None:
+    found, fields, before, after = ran(WRONG)
+    assert list(found) == fields
+    for field, (typed, code, reason, named, message) in found.items():
+        assert (typed, code, reason, named) == (True, INVALID_ARGUMENT, "INVALID_FIELD", field)
+        assert message.startswith(f"{field}: ")
+    assert "-1 out of range" in found["k"][4]
+    assert "there are: question, source," in found["colection"][4]
+    assert 'write source: { case: "collection"' in found["collection"][4]
+    assert before == 1, "of a stream of requests what came before the wrong one was sent"
+    assert after == 2
 
 
 @pytest.mark.parametrize(("by", "service"), [("connect", "gateway"), ("grpc", "orchestrator")])
