@@ -770,6 +770,42 @@ def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
         store.remove(version)
 
 
+def test_an_agent_is_deleted_after_a_confirmation_that_names_it(console: ConsolePage, client: Client) -> None:
+    """A task and a model of one name are two agents."""
+    task, model = Agent("twin", ""), Agent("", "twin")
+    client.record_feedback([Feedback("q", "p1", 0.75, task), Feedback("r", "p1", 0.25, task)])
+    client.record_feedback([Feedback("q", "p1", 1.0, model)])
+    page = console.page
+    console.open("agents")
+    page.reload()
+    dialog, buttons = (
+        page.locator("dialog[open]"),
+        page.get_by_role("button", name=re.compile("Delete… .*twin")),
+    )
+    of_task = page.get_by_role("button", name="Delete… twin", exact=True)
+    of_task.click()
+    assert buttons.count() == 2
+    assert page.get_by_role("dialog", name="Delete twin?").count() == 1
+    assert dialog.locator("dd").all_inner_texts() == ["twin", "–", "2", "0"]
+    assert console.is_readable()
+    page.get_by_role("button", name="Keep it as it is").click()
+    dialog.wait_for(state="detached")
+    assert {task, model} <= {one.agent for one in client.agents()}
+    of_task.click()
+    page.get_by_role("button", name="Delete it", exact=True).click()
+    page.get_by_text("twin is deleted: 2 items of feedback and 0 versions of its own.").wait_for()
+    assert buttons.count() == 1
+    left = {one.agent for one in client.agents()}
+    assert task not in left
+    assert model in left
+    # Somebody else deletes the other one while the page shows it.
+    client.delete_agent(model)
+    page.get_by_role("button", name="Delete… model twin").click()
+    page.get_by_role("button", name="Delete it", exact=True).click()
+    page.get_by_text("There is no agent model twin any more.").wait_for()
+    assert buttons.count() == 0
+
+
 def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
     console: ConsolePage, mesh: RunningMesh, tmp_path: Path
 ) -> None:
@@ -792,7 +828,7 @@ def test_a_role_that_only_gives_feedback_or_only_asks_has_no_buttons_of_others(
         page.get_by_label("API key or token").fill(keys[Role.FEEDBACK])
         page.get_by_role("button", name="Sign in").click()
         page.locator(".version").first.wait_for()
-        for words in ("Promote…", "Roll back…", "items from"):
+        for words in ("Promote…", "Roll back…", "items from", "Delete…"):
             assert page.get_by_role("button", name=words).count() == 0
         page.get_by_role("button", name="Sign out feedback").click()
         page.get_by_label("API key or token").fill(keys[Role.ASK])

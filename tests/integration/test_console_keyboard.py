@@ -226,7 +226,7 @@ def test_get_a_statement(console: ConsolePage) -> None:
     assert "EVENMESH_EVALUATOR_STATEMENT_KEY" in console.page.locator(".problem").inner_text()
 
 
-def test_look_at_feedback_promote_and_roll_back(
+def test_look_at_feedback_promote_roll_back_and_delete_an_agent(
     console: ConsolePage, client: Client, mesh: RunningMesh, tmp_path: Path
 ) -> None:
     page, keyboard = console.page, console.page.keyboard
@@ -256,6 +256,11 @@ def test_look_at_feedback_promote_and_roll_back(
         console.press("Roll back…")
         console.press("Roll back")
         page.get_by_text(f"Version {before.version} serves all agents").wait_for()
+        console.press("Delete… keyboard · tester")
+        page.get_by_role("dialog", name="Delete keyboard · tester?").wait_for()
+        console.press("Delete it")
+        page.get_by_text("keyboard · tester is deleted: 2 items").wait_for()
+        assert agent not in {one.agent for one in client.agents()}
     finally:
         if next(one for one in client.models() if one.serving).version != before.version:
             client.rollback_model()
