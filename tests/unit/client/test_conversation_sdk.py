@@ -183,6 +183,7 @@ class Call:
 def begin(orchestrator: Orchestrator, **options: Any) -> Conversation:
     return Conversation(
         Stub(orchestrator),
+        lambda: None,
         lambda _: FailedPrecondition("CONVERSATION_BUSY", "busy"),
         {"collection": "c", "k": 2},
         {"targets": [TARGET]},
@@ -324,6 +325,7 @@ class AsyncStub:
 def _conversation(stub: AsyncStub) -> AsyncConversation:
     return AsyncConversation(
         stub,
+        lambda: None,
         lambda _: MeshError(grpc.StatusCode.UNKNOWN, "X", "x"),
         {"k": 3},
         {},

@@ -107,16 +107,21 @@ async def test_who_closes_a_client_ends_what_waits(process: RestartedServer) -> 
 async def test_who_closes_a_client_ends_what_is_under_way() -> None:
     server, servicer = grpc.aio.server(), Starting([])
     evaluator_grpc.add_EvaluatorServiceServicer_to_server(servicer, server)
+    pb_grpc.add_OrchestratorServiceServicer_to_server(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    sync = Client(Addresses(*[address] * 5), timeout=3_600)
+    addresses = Addresses(*[address] * 5)
+    sync, mesh = Client(addresses, timeout=3_600), AsyncClient(addresses, timeout=3_600)
     await asyncio.to_thread(sync.runs, 1)
     servicer.hangs = True
-    call = asyncio.ensure_future(asyncio.to_thread(sync.runs, 1))
-    await until(lambda: servicer.calls == 2)
+    talk = mesh.converse()
+    calls = [asyncio.to_thread(sync.runs, 1), mesh.runs(1), mesh.answer("q"), talk.answer("q")]
+    under_way = [asyncio.ensure_future(one) for one in calls]
+    await until(lambda: servicer.calls == 5)
     sync.close()
-    with pytest.raises(MeshError):
-        await call
+    await mesh.close()
+    for error in await asyncio.gather(*under_way, return_exceptions=True):
+        assert isinstance(error, MeshError)
     await server.stop(0)
 
 
@@ -151,6 +156,11 @@ class Starting(evaluator_grpc.EvaluatorServiceServicer, pb_grpc.OrchestratorServ
     async def Ask(self, request: Any, context: Any) -> Any:
         await self._reject(context)
         yield pb.AskResponse(done=pb.Done())
+
+    async def Converse(self, requests: Any, context: Any) -> Any:
+        async for _ in requests:
+            await self._reject(context)
+            yield pb.ConverseResponse()
 
 
 @pytest.mark.parametrize("method", ["runs", "answer"])

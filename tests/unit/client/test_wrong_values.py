@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from evenmesh import Addresses, Client
+from evenmesh.types.conversation import group_target
+from evenmesh.types.request import ask_request
 from evenmesh.wire.errors import InvalidField
 
 
@@ -55,3 +57,38 @@ def test_the_field_of_another_type_is_named(
     with pytest.raises(InvalidField) as caught:
         call(client)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("value", ["no", "", 0, 1, [], "False"])
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("observe", lambda client, value: client.answer("q", observe=value)),
+        ("run_report", lambda client, value: client.answer("q", run_report=value)),
+        ("whole_collection", lambda client, value: client.retrieve("q", whole_collection=value)),
+        ("inclusion", lambda client, value: client.retrieve("q", inclusion=value)),
+        ("queries", lambda client, value: client.embed(["t"], queries=value)),
+        ("create", lambda client, value: client.ingest([], "c", create=value)),
+        ("include_flagged", lambda client, value: list(client.export_feedback(include_flagged=value))),
+        ("merge_agent_tokens", lambda client, value: client.promote_model("v", merge_agent_tokens=value)),
+        ("cumulative", lambda client, value: client.converse(conversation={"cumulative": value})),
+        ("uniform_turns", lambda client, value: client.converse(conversation={"uniform_turns": value})),
+        ("cumulative", lambda client, value: client.evaluate_conversation("t", {}, cumulative=value)),
+        ("uniform_turns", lambda client, value: client.evaluate_conversation("t", {}, uniform_turns=value)),
+        ("position_turns", lambda client, value: client.evaluate_conversation("t", {}, position_turns=value)),
+        ("own", lambda _, value: group_target(["a", "b"], "provider", own=value)),
+    ],
+)
+def test_what_is_true_or_false_is_no_other_value(
+    client: Client, field: str, call: Callable[[Client, Any], object], value: Any
+) -> None:
+    with pytest.raises(InvalidField, match="must be True or False, not") as caught:
+        call(client, value)
+    assert caught.value.field == field
+
+
+def test_none_is_the_default_of_what_is_true_or_false() -> None:
+    assert not ask_request("q", {"observe": None}).skip_observation  # type: ignore[typeddict-item]
+    assert not ask_request("q", {}).skip_observation
+    assert ask_request("q", {"observe": False}).skip_observation
+    assert not ask_request("q", {"run_report": None}).want_report  # type: ignore[typeddict-item]

@@ -17,6 +17,14 @@ INTERRUPTED: Final = asyncio.CancelledError
 """Raised in a call that nobody waits for any more."""
 
 connect = channel.connect
+
+
+def is_interrupted() -> bool:
+    """Return whether the running task was cancelled, and not only its call, as closing a channel does."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 sleep = asyncio.sleep
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, Unpack
 import grpc
 from google.protobuf.message import Message
 
+from evenmesh._async import adapter
 from evenmesh._async.calls import AsyncCalls
 from evenmesh._async.conversation import AsyncConversation
 from evenmesh.codec import audit as audit_codec
@@ -84,6 +85,7 @@ class AsyncAskingCalls(AsyncCalls):
         """
         return AsyncConversation(
             self._orchestrator,
+            self._check_open,
             lambda exc: self._error(exc, "orchestrator"),
             options,
             conversation or {},
@@ -139,6 +141,7 @@ class AsyncAskingCalls(AsyncCalls):
         """
         resending = Resending(timeout, whole=forget is not None)
         while True:
+            self._check_open()
             call = method(request, timeout=resending.left_s)
             try:
                 async for message in call:
@@ -147,6 +150,9 @@ class AsyncAskingCalls(AsyncCalls):
                     if (event := read(message)) is not None:
                         yield event
                 return
+            except adapter.INTERRUPTED:
+                self._check_interrupted()
+                raise
             except grpc.RpcError as exc:
                 error = self._error(exc, "orchestrator")
                 if not await self._again(resending, error, "orchestrator", request, always=True):

@@ -21,7 +21,7 @@ from evenmesh.resending import Resending
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.types.status import Health, ServiceStatus
-from evenmesh.wire.errors import InvalidField, MeshError, status_of
+from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError, status_of
 from evenmesh.wire.methods import facts_of, method_taking
 
 TIMEOUT_S: Final = 60.0
@@ -66,7 +66,7 @@ class AsyncCalls:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; calls in progress fail."""
+        """Close the connections; calls in progress fail, and so do later ones (``CLIENT_CLOSED``)."""
         self._restarts.close()
         for channel in self._channels.values():
             await channel.close()
@@ -96,8 +96,12 @@ class AsyncCalls:
     ) -> T:
         resending = Resending(self._seconds(timeout))
         while True:
+            self._check_open()
             try:
                 reply = await method(request, timeout=resending.left_s)
+            except adapter.INTERRUPTED:
+                self._check_interrupted()
+                raise
             except grpc.RpcError as exc:
                 error = self._error(exc, service)
                 if not await self._again(resending, error, service, request):
@@ -139,6 +143,7 @@ class AsyncCalls:
         """Yield what ``read`` finds in each message of a call; closing the iterator ends the call."""
         resending = Resending(self._seconds(timeout))
         while True:
+            self._check_open()
             call = method(request, timeout=resending.left_s)
             try:
                 async for message in call:
@@ -147,6 +152,9 @@ class AsyncCalls:
                     for one in read(message):
                         yield one
                 return
+            except adapter.INTERRUPTED:
+                self._check_interrupted()
+                raise
             except grpc.RpcError as exc:
                 error = self._error(exc, service)
                 if not await self._again(resending, error, service, request):
@@ -172,6 +180,24 @@ class AsyncCalls:
         if not self._restarts.allows(resending, error, service, retryable=retryable, always=always):
             return False
         return await self._restarts.wait(resending, error, service, self._channels[of_protos])
+
+    def _check_open(self) -> None:
+        """Check that the client is open, before each call.
+
+        Raises:
+            FailedPrecondition: it is closed.
+        """
+        if self._restarts.closed:
+            raise FailedPrecondition("CLIENT_CLOSED", "this client is closed: open another one")
+
+    def _check_interrupted(self) -> None:
+        """Check that a call was interrupted by who waits for it, and did not end as the client was closed.
+
+        Raises:
+            FailedPrecondition: the client was closed.
+        """
+        if not adapter.is_interrupted():
+            self._check_open()
 
     def _seconds(self, timeout: float | None) -> float:
         """Return how long a call may take: as it was given, or the client's default."""

@@ -35,6 +35,7 @@ class AsyncConversation:
     def __init__(
         self,
         stub: Any,
+        check_open: Callable[[], None],
         error: Callable[[grpc.RpcError], MeshError],
         options: AskOptions,
         conversation: ConversationOptions,
@@ -49,7 +50,7 @@ class AsyncConversation:
         self._timeout = timeout
         self._send_options = not conversation_id
         self._send_conversation = not conversation_id or bool(conversation)
-        self._stub, self._error = stub, error
+        self._stub, self._check_open, self._error = stub, check_open, error
         self._stream: adapter.Stream | None = None
         self._running: object | None = None
         self.id = conversation_id
@@ -192,6 +193,7 @@ class AsyncConversation:
 
     async def _write(self, request: orchestrator_pb2.ConverseRequest) -> None:
         if self._stream is None:
+            self._check_open()
             self._stream = adapter.Stream(self._stub.Converse, _STREAM_S)
         await self._stream.write(request)
 
@@ -206,6 +208,8 @@ class AsyncConversation:
         except adapter.INTERRUPTED:
             # The read continues without us, and gRPC takes no other one in this call.
             self.close()
+            if not adapter.is_interrupted():
+                self._check_open()
             raise
         if message is None:
             self.close()

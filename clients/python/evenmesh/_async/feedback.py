@@ -7,7 +7,7 @@ from typing import Final
 from evenmesh._async.calls import AsyncCalls
 from evenmesh.codec import feedback as codec
 from evenmesh.codec.mapping import decode
-from evenmesh.codec.values import text
+from evenmesh.codec.values import flag, text
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.types.feedback import (
     AgentSummary,
@@ -126,7 +126,8 @@ class AsyncFeedbackCalls(AsyncCalls):
             timeout: seconds for reading and checking it.
         """
         request = pb.PromoteModelRequest(
-            version=text("version", version), merge_agent_tokens=merge_agent_tokens
+            version=text("version", version),
+            merge_agent_tokens=flag("merge_agent_tokens", merge_agent_tokens),
         )
         reply = await self._call("reranker", self._feedback.PromoteModel, request, timeout)
         return decode(ModelVersion, reply.model)

@@ -27,6 +27,7 @@ class AsyncIngestCalls(AsyncCalls):
         """
         from evenmesh._sync.client import Client
 
+        self._check_open()
         # Files are read and parsed in a thread anyway, and a call of grpc.aio that is rejected while it sends
         # often ends as INTERNAL instead of with the reason; the sync call keeps the reason.
         with Client(self.addresses) as client:

@@ -8,6 +8,7 @@ import grpc
 from evenmesh._async import adapter
 from evenmesh._async.calls import AsyncCalls
 from evenmesh.codec.mapping import decode, encode
+from evenmesh.codec.values import flag
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.types.measures import (
     AnsweredQuestion,
@@ -236,9 +237,9 @@ class AsyncMeasureCalls(AsyncCalls):
             "attributes": attributes,
             "patience": patience,
             "alpha": relevance_weight,
-            "method": "cumulative" if cumulative else "independent",
-            "irrelevant_turns": "uniform" if uniform_turns else "ignore",
-            "turn_weights": "position" if position_turns else "equal",
+            "method": "cumulative" if flag("cumulative", cumulative) else "independent",
+            "irrelevant_turns": "uniform" if flag("uniform_turns", uniform_turns) else "ignore",
+            "turn_weights": "position" if flag("position_turns", position_turns) else "equal",
             "attribute_weights": attribute_weights,
         }
         request = encode(pb.EvaluateConversationRequest, values)
@@ -296,12 +297,16 @@ class AsyncMeasureCalls(AsyncCalls):
         vote.MergeFrom(encode(pb.VoteRequest, {"question": question}))
         start = {"start": {"vote": vote, "num_answers": num_answers}}
         first = encode(pb.VoteAnytimeRequest, start)
-        stream = adapter.Stream(self._evaluator.VoteAnytime, timeout or self._timeout)
+        self._check_open()
+        stream = adapter.Stream(self._evaluator.VoteAnytime, self._seconds(timeout))
         try:
             await stream.write(first)
             async for answer in arriving:
                 await stream.write(encode(pb.VoteAnytimeRequest, {"answer": answer}))
                 yield decode(VoteProgress, await stream.read())
+        except adapter.INTERRUPTED:
+            self._check_interrupted()
+            raise
         except grpc.RpcError as exc:
             raise self._error(exc, "evaluator") from exc
         finally:

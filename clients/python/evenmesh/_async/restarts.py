@@ -21,6 +21,11 @@ class AsyncRestarts:
         self._reached: set[str] = set()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Return whether the client was closed."""
+        return self._closed
+
     def reached(self, service: str) -> None:
         """Note that a service answered."""
         self._reached.add(service)

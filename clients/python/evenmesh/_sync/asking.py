@@ -7,6 +7,7 @@ from typing import Any, TypeVar, Unpack
 import grpc
 from google.protobuf.message import Message
 
+from evenmesh._sync import adapter
 from evenmesh._sync.calls import Calls
 from evenmesh._sync.conversation import Conversation
 from evenmesh.codec import audit as audit_codec
@@ -85,6 +86,7 @@ class AskingCalls(Calls):
         """
         return Conversation(
             self._orchestrator,
+            self._check_open,
             lambda exc: self._error(exc, "orchestrator"),
             options,
             conversation or {},
@@ -140,6 +142,7 @@ class AskingCalls(Calls):
         """
         resending = Resending(timeout, whole=forget is not None)
         while True:
+            self._check_open()
             call = method(request, timeout=resending.left_s)
             try:
                 for message in call:
@@ -148,6 +151,9 @@ class AskingCalls(Calls):
                     if (event := read(message)) is not None:
                         yield event
                 return
+            except adapter.INTERRUPTED:
+                self._check_interrupted()
+                raise
             except grpc.RpcError as exc:
                 error = self._error(exc, "orchestrator")
                 if not self._again(resending, error, "orchestrator", request, always=True):

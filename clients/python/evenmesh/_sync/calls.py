@@ -22,7 +22,7 @@ from evenmesh.resending import Resending
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.types.status import Health, ServiceStatus
-from evenmesh.wire.errors import InvalidField, MeshError, status_of
+from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError, status_of
 from evenmesh.wire.methods import facts_of, method_taking
 
 TIMEOUT_S: Final = 60.0
@@ -67,7 +67,7 @@ class Calls:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; calls in progress fail."""
+        """Close the connections; calls in progress fail, and so do later ones (``CLIENT_CLOSED``)."""
         self._restarts.close()
         for channel in self._channels.values():
             channel.close()
@@ -97,8 +97,12 @@ class Calls:
     ) -> T:
         resending = Resending(self._seconds(timeout))
         while True:
+            self._check_open()
             try:
                 reply = method(request, timeout=resending.left_s)
+            except adapter.INTERRUPTED:
+                self._check_interrupted()
+                raise
             except grpc.RpcError as exc:
                 error = self._error(exc, service)
                 if not self._again(resending, error, service, request):
@@ -140,6 +144,7 @@ class Calls:
         """Yield what ``read`` finds in each message of a call; closing the iterator ends the call."""
         resending = Resending(self._seconds(timeout))
         while True:
+            self._check_open()
             call = method(request, timeout=resending.left_s)
             try:
                 for message in call:
@@ -147,6 +152,9 @@ class Calls:
                     self._restarts.reached(service)
                     yield from read(message)
                 return
+            except adapter.INTERRUPTED:
+                self._check_interrupted()
+                raise
             except grpc.RpcError as exc:
                 error = self._error(exc, service)
                 if not self._again(resending, error, service, request):
@@ -172,6 +180,24 @@ class Calls:
         if not self._restarts.allows(resending, error, service, retryable=retryable, always=always):
             return False
         return self._restarts.wait(resending, error, service, self._channels[of_protos])
+
+    def _check_open(self) -> None:
+        """Check that the client is open, before each call.
+
+        Raises:
+            FailedPrecondition: it is closed.
+        """
+        if self._restarts.closed:
+            raise FailedPrecondition("CLIENT_CLOSED", "this client is closed: open another one")
+
+    def _check_interrupted(self) -> None:
+        """Check that a call was interrupted by who waits for it, and did not end as the client was closed.
+
+        Raises:
+            FailedPrecondition: the client was closed.
+        """
+        if not adapter.is_interrupted():
+            self._check_open()
 
     def _seconds(self, timeout: float | None) -> float:
         """Return how long a call may take: as it was given, or the client's default."""

@@ -2,8 +2,10 @@
 
 import grpc
 
+from evenmesh._sync.calls import checked_timeout
 from evenmesh._sync.retrieval import INGEST_TIMEOUT_S, RetrievalCalls
 from evenmesh.codec.mapping import decode
+from evenmesh.codec.values import flag
 from evenmesh.ingest import IngestStream, OnProgress, PassageSource, checked, requests
 from evenmesh.types.collection import Ingested, Lexical
 from evenmesh.wire.errors import AlreadyExists, InvalidField
@@ -37,8 +39,10 @@ class IngestCalls(RetrievalCalls):
 
         Raises:
             ReadError: the file cannot be read; with the number of the line at fault.
-            InvalidField: the collection is indexed otherwise than ``lexical``.
+            InvalidField: the collection is indexed otherwise than ``lexical``, or an argument is wrong.
         """
+        self._check_open()
+        timeout, create = checked_timeout(timeout), flag("create", create)
         passages = checked(source)
         if lexical is not None:
             self._ensure(collection, lexical, create=create, timeout=timeout)

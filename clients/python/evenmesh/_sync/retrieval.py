@@ -9,7 +9,7 @@ from evenmesh._sync import adapter
 from evenmesh._sync.calls import Calls
 from evenmesh.codec import messages as codec
 from evenmesh.codec.mapping import decode, encode
-from evenmesh.codec.values import several, text
+from evenmesh.codec.values import flag, several, text
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.types.collection import Collection, Deleted, Lexical
@@ -63,7 +63,8 @@ class RetrievalCalls(Calls):
             model: name of the encoder; empty for that of the mesh.
             timeout: seconds the call may take.
         """
-        kind = retriever_pb2.TEXT_KIND_QUERY if queries else retriever_pb2.TEXT_KIND_PASSAGE
+        searched_by = flag("queries", queries)
+        kind = retriever_pb2.TEXT_KIND_QUERY if searched_by else retriever_pb2.TEXT_KIND_PASSAGE
         given = [text("texts", one) for one in several("texts", texts)]
         request = retriever_pb2.EmbedRequest(texts=given, kind=kind, model=model)
         return codec.embeddings(self._call("retriever", self._retriever.Embed, request, timeout))

@@ -2,6 +2,7 @@
 
 from evenmesh.codec import messages as codec
 from evenmesh.codec.mapping import decode, encode
+from evenmesh.codec.values import flag
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.types.conversation import (
     ConversationOptions,
@@ -24,8 +25,8 @@ def options_message(options: ConversationOptions) -> orchestrator_pb2.Conversati
     values = {
         **options,
         "history": options.get("history", "words"),
-        "method": "cumulative" if options.get("cumulative") else "independent",
-        "irrelevant_turns": "uniform" if options.get("uniform_turns") else "ignore",
+        "method": "cumulative" if flag("cumulative", options.get("cumulative")) else "independent",
+        "irrelevant_turns": "uniform" if flag("uniform_turns", options.get("uniform_turns")) else "ignore",
     }
     named = {name: value for name, value in values.items() if name not in ("cumulative", "uniform_turns")}
     return encode(orchestrator_pb2.ConversationOptions, named, "options")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from evenmesh.codec.mapping import decode, encode
+from evenmesh.codec.values import flag
 from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.types.feedback import BATCH, Feedback, FeedbackResult
@@ -54,7 +55,9 @@ def export_request(
     agent: Agent | None, since: datetime | None, *, include_flagged: bool
 ) -> pb.ExportFeedbackRequest:
     """Return the request for stored feedback."""
-    request = pb.ExportFeedbackRequest(agent=agent_message(agent), include_flagged=include_flagged)
+    request = pb.ExportFeedbackRequest(
+        agent=agent_message(agent), include_flagged=flag("include_flagged", include_flagged)
+    )
     if since is not None:
         request.since.FromDatetime(since.astimezone(UTC))
     return request

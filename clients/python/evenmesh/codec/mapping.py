@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin,
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from evenmesh.codec.values import several, text, time_of, whole
+from evenmesh.codec.values import flag, several, text, time_of, whole
 from evenmesh.wire.errors import InvalidField
 
 T = TypeVar("T")
@@ -209,7 +209,7 @@ def _scalar(field: _Field, value: Any, path: str) -> Any:
         case FieldDescriptor.CPPTYPE_UINT64:
             return whole(path, value, bits=64)
         case FieldDescriptor.CPPTYPE_BOOL:
-            return bool(value)
+            return flag(path, value)
         case _:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InvalidField(path, f"must be a number, not {type(value).__name__}")

@@ -54,6 +54,19 @@ def whole(field: str, value: int, *, bits: int = 32) -> int:
     return value
 
 
+def flag(field: str, value: bool | None, *, default: bool = False) -> bool:
+    """Return ``value``, or the default for None: a text such as ``"no"`` would count as true.
+
+    Raises:
+        InvalidField: it is neither.
+    """
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidField(field, f"must be True or False, not {value!r}"[:200])
+    return value
+
+
 def time_of(message: Timestamp) -> datetime:
     """Return the time of a reply, in UTC.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from evenmesh.codec.values import flag
 from evenmesh.types.events import AskResult, Delta, Event
 
 History = Literal["none", "words", "rewrite"]
@@ -204,5 +205,5 @@ def group_target(
         return None
     groups = tuple(sorted(weights))
     total = sum(weights.values())
-    shares = tuple(weights[name] / total for name in groups) if own else None
+    shares = tuple(weights[name] / total for name in groups) if flag("own", own) else None
     return GroupTarget(attribute, groups, shares, divergence)

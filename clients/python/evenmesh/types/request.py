@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 from google.protobuf.message import Message
 
 from evenmesh.codec.mapping import encode, enum_number
-from evenmesh.codec.values import several, text
+from evenmesh.codec.values import flag, several, text
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
@@ -164,8 +164,8 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         "ensemble": None if ensemble is None else members,
         "filter": None if wanted is None else filter_message(wanted),
         "sampling": sampling(options),
-        "skip_observation": not options.get("observe", True),
-        "want_report": options.get("run_report", False),
+        "skip_observation": not flag("observe", options.get("observe"), default=True),
+        "want_report": flag("run_report", options.get("run_report")),
         "turns": _turns(options.get("turns") or ()),
     }
     request = encode(orchestrator_pb2.AskRequest, values)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from evenmesh.codec.mapping import encode
+from evenmesh.codec.values import flag
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.types.filters import Filter, filter_message
 from evenmesh.types.passage import Passage
@@ -158,6 +159,6 @@ def retrieve_request(query: str, options: RetrieveOptions) -> retriever_pb2.Retr
         "candidates": candidates(passages),
         "filter": None if wanted is None else filter_message(wanted),
         "sampling": sampling(options),
-        "include_inclusion_probabilities": options.get("inclusion", False),
+        "include_inclusion_probabilities": flag("inclusion", options.get("inclusion")),
     }
     return encode(retriever_pb2.RetrieveRequest, values)
