@@ -26,12 +26,26 @@ _MESSAGE_ON_LOOP_BYTES: Final = 131_072
 passages are below it, and to wait for a thread takes them longer. Bytes."""
 _PLACE: Final = re.compile(r' at "?\w+\.([\w.\[\]]*[\w\]])')
 _FIELD: Final = re.compile(r"Failed to parse (\S+) field: ")
+_STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+"""A step of a path: the name of a field, or the place in a list."""
+_WANTED: Final = {
+    FieldDescriptor.CPPTYPE_INT32: "a whole number from -2^31 to 2^31 - 1",
+    FieldDescriptor.CPPTYPE_INT64: "a whole number from -2^63 to 2^63 - 1",
+    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 to 2^32 - 1",
+    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 2^64 - 1",
+    FieldDescriptor.CPPTYPE_DOUBLE: "a number",
+    FieldDescriptor.CPPTYPE_FLOAT: "a number",
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_STRING: "text",
+}
+"""What a value of a field must be, by the type of the field."""
 _BYTES_PER_VALUE: Final = 96
 """Memory of one value of a decoded text: of its object, and of its place in a list or table. Bytes."""
 _MOST_WORDS: Final = 400
 _MOST_READ: Final = 2_000
 _MOST_PATH: Final = 256
-"""Longest text of an error: what is sent on, what of the library's is looked at, and the name of a field."""
+_MOST_VALUE: Final = 60
+"""Longest text of an error: what is sent on, what is looked at, the name of a field, and its value."""
 _WELL_KNOWN: Final = "google.protobuf."
 """Package of messages that JSON has other values for than objects: times, durations, any values."""
 _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
@@ -143,7 +157,7 @@ def from_value(kind: type[M], value: Any, field: str = "") -> M:
         words = str(error)[:_MOST_READ]
         place = _PLACE.search(words)
         path = place[1] if place is not None else ".".join(_FIELD.findall(words))
-        why = _FIELD.sub("", words)[:_MOST_WORDS]
+        why = _wanted(cast("Descriptor", kind.DESCRIPTOR), value, path) or _FIELD.sub("", words)[:_MOST_WORDS]
         raise InvalidField(".".join(filter(None, (field, path)))[:_MOST_PATH] or "body", why) from None
 
 
@@ -161,9 +175,12 @@ def _check_shape(message: Descriptor, value: Any, path: str) -> None:
     fields = _fields(message)
     for name, one in value.items():
         field = fields.get(name)
-        if field is None or one is None:
-            continue  # unknown names are an error of ParseDict's
         below = f"{path}.{name}" if path else name
+        if field is None:
+            known = ", ".join(one.name for one in message.fields) or "none"
+            raise InvalidField(below[:_MOST_PATH], f"is no field of {message.name}; there are: {known}")
+        if one is None:
+            continue
         inner = field.message_type
         if inner is not None and inner.GetOptions().map_entry:
             if not isinstance(one, dict):
@@ -180,6 +197,36 @@ def _check_shape(message: Descriptor, value: Any, path: str) -> None:
                     _check_shape(inner, item, f"{below}[{at}]")
         elif inner is not None and not inner.full_name.startswith(_WELL_KNOWN):
             _check_shape(inner, one, below)
+
+
+def _wanted(message: Descriptor, value: Any, path: str) -> str:
+    """Return what a field that is no message must be, and what it is; empty where the path leads to none.
+
+    The library leaves some places in lists out of its paths; then what the field is remains unknown.
+    """
+    field: FieldDescriptor | None = None
+    known = True
+    for step in _STEP.findall(path):
+        if step.startswith("["):
+            known = known and isinstance(value, list) and step[1:-1].isdecimal()
+            value = value[int(step[1:-1])] if known else None
+            continue
+        inner = message if field is None else field.message_type
+        field = None if inner is None else _fields(inner).get(step)
+        if field is None:
+            return ""
+        known = known and isinstance(value, dict)
+        value = value.get(step) if known else None
+    if field is None or field.message_type is not None:
+        return ""
+    if isinstance(value, str) and field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return "holds half of a character: it was cut within a surrogate pair"
+    if field.enum_type is not None:
+        wanted = "one of " + ", ".join(one.name for one in field.enum_type.values if one.number)
+    else:
+        wanted = _WANTED[field.cpp_type]
+    known = known and not (field.is_repeated and isinstance(value, list))
+    return f"must be {wanted}, not {json.dumps(value)[:_MOST_VALUE]}" if known else f"must be {wanted}"
 
 
 @cache

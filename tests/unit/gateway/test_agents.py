@@ -67,7 +67,7 @@ async def use(session: ClientSession) -> None:
         ({"query": " "}, "query: must not be empty"),
         (
             {"query": "oil", "filter": {"conditions": [{"name": "a"}]}},
-            'filter.conditions[0]: Message type "evenmesh.retriever.v1.Condition" has no field named "name"',
+            "filter.conditions[0].name: is no field of Condition; there are: attribute, any_of",
         ),
     ):
         refused = await session.call_tool("retrieve", arguments)

@@ -105,26 +105,32 @@ async def test_an_ingest_that_its_service_refuses_gives_its_reason(gateway: http
 
 
 @pytest.mark.parametrize(
-    ("body", "field"),
+    ("body", "field", "words"),
     [
-        ("{", "body"),
-        ("[]", "body"),
-        ('{"nonsense": 1}', "body"),
-        ('{"query": 7}', "query"),
-        ('{"sampling": {"alpha": "x"}}', "sampling.alpha"),
-        ('{"depth": -1}', "depth"),
-        ('{"query": "\\ud800"}', "query"),
-        pytest.param("[" * 100_000, "body", id="deep"),
-        pytest.param('{"query": ' + "9" * 5000 + "}", "body", id="long number"),
+        ("{", "body", "must be JSON"),
+        ("[]", "body", "must be a JSON object"),
+        ('{"nonsense": 1}', "nonsense", "is no field of RetrieveRequest; there are: query, collection"),
+        ('{"sampling": {"alfa": 2}}', "sampling.alfa", "is no field of Sampling; there are: alpha, num_rank"),
+        ('{"query": 7}', "query", "must be text, not 7"),
+        ('{"sampling": {"alpha": "x"}}', "sampling.alpha", 'must be a number, not "x"'),
+        ('{"depth": -1}', "depth", "must be a whole number from 0 to 2^32 - 1, not -1"),
+        ('{"k": 1.5}', "k", "must be a whole number from 0 to 2^32 - 1, not 1.5"),
+        ('{"sampling": {"seed": "-7"}}', "sampling.seed", 'from 0 to 2^64 - 1, not "-7"'),
+        ('{"wholeCollection": "no"}', "wholeCollection", 'must be true or false, not "no"'),
+        ('{"filter": {"conditions": [{}, {"attribute": 3}]}}', "filter.conditions.attribute", "must be text"),
+        ('{"query": "\\ud800"}', "query", "holds half of a character"),
+        pytest.param("[" * 100_000, "body", "less depth", id="deep"),
+        pytest.param('{"query": ' + "9" * 5000 + "}", "body", "must be JSON", id="long number"),
     ],
 )
 async def test_what_is_no_request_is_refused_with_its_field(
-    gateway: httpx.AsyncClient, scripted: ScriptedMesh, body: str, field: str
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh, body: str, field: str, words: str
 ) -> None:
     reply = await gateway.post(RETRIEVE, content=body, headers={"content-type": "application/json"})
     problem = reply.json()
     assert (reply.status_code, problem["reason"]) == (400, "INVALID_FIELD"), problem
     assert problem["field"] == field, problem
+    assert words in problem["detail"]
     assert reply.headers["content-type"] == "application/problem+json"
     assert not scripted.retriever.requests
 
