@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
@@ -145,32 +145,25 @@ class RerankerClient(_Client):
         self._stub = reranker_grpc.RerankerServiceStub(channel)
 
     async def rerank(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        *,
-        agent: Agent,
-        reranker: str,
-        timeout_s: float,
-        first: FirstStage | None = None,
+        self, ask: Ask, passages: Sequence[Passage], *, timeout_s: float, first: FirstStage | None = None
     ) -> Relevance:
         """Rerank; see the port."""
         until = Deadline.after(timeout_s)
 
         async def scored(some: Sequence[int]) -> Relevance:
             request = codec.rerank_request(
-                question,
+                ask,
                 [passages[at] for at in some],
-                agent=agent,
-                reranker=reranker,
-                first=None if first is None else replace(first, scores=first.scores[list(some)]),
+                None if first is None else replace(first, scores=first.scores[list(some)]),
             )
             left_s = until.budget(margin_s=0.0)
             response = await self._call(self._stub.Rerank, request, timeout_s=left_s, hedged=True)
             scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
             if len(scores) != len(some) or not np.isfinite(scores).all():
                 raise _upstream_error("the reranker did not score every passage")
-            return Relevance(scores, response.reranker or reranker, response.model_version, response.fusion)
+            return Relevance(
+                scores, response.reranker or ask.reranker, response.model_version, response.fusion
+            )
 
         pieces = await in_pieces(range(len(passages)), scored)
         *_, (_, last) = pieces

@@ -96,19 +96,14 @@ def pool(response: retriever_pb.RetrieveResponse, *, id_prefix: str = "") -> Poo
 
 
 def rerank_request(
-    question: str,
-    passages: Sequence[common_pb2.Passage],
-    *,
-    agent: common_pb2.Agent,
-    reranker: str,
-    first: FirstStage | None = None,
+    ask: Ask, passages: Sequence[common_pb2.Passage], first: FirstStage | None = None
 ) -> reranker_pb.RerankRequest:
     """Return the request to the reranker."""
     return reranker_pb.RerankRequest(
-        query=question,
+        query=ask.search_text,
         passages=passages,
-        agent=agent if agent.task_id or agent.model_id else None,
-        reranker=reranker,
+        agent=ask.agent if ask.agent.task_id or ask.agent.model_id else None,
+        reranker=ask.reranker,
         first_stage=None
         if first is None
         else reranker_pb.FirstStage(scores=first.scores.tolist(), mean=first.mean, deviation=first.deviation),

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
@@ -29,16 +29,9 @@ class Reranker(Protocol):
     """Scores candidates again."""
 
     async def rerank(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        *,
-        agent: Agent,
-        reranker: str,
-        timeout_s: float,
-        first: FirstStage | None = None,
+        self, ask: Ask, passages: Sequence[Passage], *, timeout_s: float, first: FirstStage | None = None
     ) -> Relevance:
-        """Return scores of the passages, in their order, fused with those of ``first``."""
+        """Return scores of the passages for an ask, in their order, fused with those of ``first``."""
 
 
 class Generator(Protocol):

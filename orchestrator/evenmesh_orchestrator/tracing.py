@@ -15,7 +15,7 @@ from contextlib import aclosing
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
@@ -63,30 +63,21 @@ class TracedReranker:
         self._spans = spans
 
     async def rerank(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        *,
-        agent: Agent,
-        reranker: str,
-        timeout_s: float,
-        first: FirstStage | None = None,
+        self, ask: Ask, passages: Sequence[Passage], *, timeout_s: float, first: FirstStage | None = None
     ) -> Relevance:
         """Rerank; see the port."""
 
         def asked() -> Attributes:
             return {
-                "evenmesh.reranker": reranker,
+                "evenmesh.reranker": ask.reranker,
                 "evenmesh.reranker.pairs": len(passages),
-                "evenmesh.agent.task_id": agent.task_id if self._spans.text else None,
-                "evenmesh.agent.model_id": agent.model_id if self._spans.text else None,
-                gen_ai.QUERY_TEXT: question if self._spans.text else None,
+                "evenmesh.agent.task_id": ask.agent.task_id if self._spans.text else None,
+                "evenmesh.agent.model_id": ask.agent.model_id if self._spans.text else None,
+                gen_ai.QUERY_TEXT: ask.search_text if self._spans.text else None,
             }
 
         with self._spans.within("rerank", asked) as span:
-            relevance = await self._reranker.rerank(
-                question, passages, agent=agent, reranker=reranker, timeout_s=timeout_s, first=first
-            )
+            relevance = await self._reranker.rerank(ask, passages, timeout_s=timeout_s, first=first)
             describe(
                 span,
                 {

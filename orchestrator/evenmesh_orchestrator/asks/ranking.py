@@ -221,14 +221,7 @@ class RankingStage:
         return await attempt(
             clock,
             Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
-            lambda budget: self._reranker.rerank(
-                ask.search_text,
-                passages,
-                agent=ask.agent,
-                reranker=ask.reranker,
-                timeout_s=budget,
-                first=first,
-            ),
+            lambda budget: self._reranker.rerank(ask, passages, timeout_s=budget, first=first),
             who=who,
             until=until,
         )

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Mappi
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
 from evenmesh_orchestrator.domain import Ask, FirstStage, Pool, Relevance, Sampling
@@ -80,21 +80,12 @@ class CoalescingReranker:
         self._coalescer = coalescer
 
     async def rerank(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        *,
-        agent: Agent,
-        reranker: str,
-        timeout_s: float,
-        first: FirstStage | None = None,
+        self, ask: Ask, passages: Sequence[Passage], *, timeout_s: float, first: FirstStage | None = None
     ) -> Relevance:
         """Score once; see the port."""
         return await self._coalescer.once(
             ("rerank", tuple(one.id for one in passages), None if first is None else first.key),
-            lambda: self._reranker.rerank(
-                question, passages, agent=agent, reranker=reranker, timeout_s=timeout_s, first=first
-            ),
+            lambda: self._reranker.rerank(ask, passages, timeout_s=timeout_s, first=first),
         )
 
 

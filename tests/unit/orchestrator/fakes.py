@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evenmesh.common.v1 import common_pb2
-from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.evaluator.v1.evaluator_service_pb2 import RunReport, VoteRequest
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
@@ -165,21 +165,14 @@ class FakeReranker:
     cancelled: int = 0
 
     async def rerank(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        *,
-        agent: Agent,
-        reranker: str,
-        timeout_s: float,
-        first: FirstStage | None = None,
+        self, ask: Ask, passages: Sequence[Passage], *, timeout_s: float, first: FirstStage | None = None
     ) -> Relevance:
         self.calls.append(
             {
-                "question": question,
+                "question": ask.search_text,
                 "ids": [one.id for one in passages],
-                "agent": agent,
-                "reranker": reranker,
+                "agent": ask.agent,
+                "reranker": ask.reranker,
                 "timeout_s": timeout_s,
                 "first": first,
             }
@@ -192,7 +185,7 @@ class FakeReranker:
         if self.error is not None:
             raise self.error
         scores = np.array([self.scores.get(one.id, 0.0) for one in passages])
-        return Relevance(scores, reranker, "r1", self.fusion)
+        return Relevance(scores, ask.reranker, "r1", self.fusion)
 
 
 @dataclass

@@ -11,7 +11,6 @@ import grpc
 import numpy as np
 import pytest
 
-from evenmesh.common.v1.common_pb2 import Agent
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
@@ -222,9 +221,7 @@ async def test_scores_that_are_none_are_an_error_and_no_order(scores: list[float
     )
     async with channel:
         with pytest.raises(MeshError) as caught:
-            await RerankerClient(channel).rerank(
-                "q", [passage("a"), passage("b")], agent=Agent(), reranker="x", timeout_s=30
-            )
+            await RerankerClient(channel).rerank(ask(), [passage("a"), passage("b")], timeout_s=30)
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR")
     await server.stop(0)
 
@@ -256,10 +253,8 @@ async def test_passages_that_are_too_many_for_a_call_are_scored_by_one_version(p
     )
     async with channel:
         relevance = await RerankerClient(channel).rerank(
-            "q",
+            ask(),
             [passage(name) for name in "abcde"],
-            agent=Agent(),
-            reranker="x",
             timeout_s=30,
             first=FirstStage(np.array([float(ord(name)) for name in "abcde"]), 1.0, 2.0, 0.5),
         )
@@ -326,9 +321,7 @@ async def test_words_of_the_transport_stay_inside(code: grpc.StatusCode, reporte
     )
     async with channel:
         with pytest.raises(MeshError) as caught:
-            await RerankerClient(channel).rerank(
-                "q", [passage("a")], agent=Agent(), reranker="x", timeout_s=30
-            )
+            await RerankerClient(channel).rerank(ask(), [passage("a")], timeout_s=30)
     assert caught.value.code is reported
     assert "10.0.0.1" not in str(caught.value)
     await server.stop(0)
@@ -346,7 +339,7 @@ async def test_what_does_not_listen_is_unavailable() -> None:
 
 
 async def _ranked(client: RerankerClient, *, timeout_s: float = 30) -> list[float]:
-    relevance = await client.rerank("q", [passage("a")], agent=Agent(), reranker="x", timeout_s=timeout_s)
+    relevance = await client.rerank(ask(), [passage("a")], timeout_s=timeout_s)
     return [float(score) for score in relevance.scores]
 
 

@@ -349,11 +349,10 @@ def test_an_empty_pool_is_one_ranking_of_nothing() -> None:
 
 
 def test_the_reranker_and_the_generator_are_asked() -> None:
-    request = codec.rerank_request(
-        "q", [passage("a")], agent=Agent(task_id="qa", model_id="t5"), reranker="rankrag"
-    )
+    agent = Agent(task_id="qa", model_id="t5")
+    request = codec.rerank_request(ask(search="q", agent=agent, reranker="rankrag"), [passage("a")])
     assert (request.query, request.reranker, request.agent.task_id) == ("q", "rankrag", "qa")
-    assert not codec.rerank_request("q", [], agent=Agent(), reranker="x").HasField("agent")
+    assert not codec.rerank_request(ask(), []).HasField("agent")
 
     asked = ask(augmentation=generator_pb.AUGMENTATION_FUSION_IN_DECODER, decoding={"num_beams": 4})
     written = asked.prompt([passage("a")])
