@@ -33,6 +33,7 @@ from transformers import (
     BartForConditionalGeneration,
     BertConfig,
     BertForSequenceClassification,
+    BertPreTrainedModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -68,6 +69,8 @@ _KNOWN = (
 )
 _WORDS = sorted({word for sentence in _KNOWN for word in sentence.split()})
 _LETTERS = sorted({letter for sentence in _KNOWN for letter in sentence} - {" "})
+
+_OF_BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
@@ -208,33 +211,12 @@ def llama(folder: Path, *, chat: bool = False, head_size: int = 8) -> Path:
 @_made_once
 def cross_encoder(folder: Path) -> Path:
     """A BERT with one logit and a WordPiece tokenizer, 128 positions."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = sorted({letter.lower() for letter in _LETTERS})
-    pieces = special + letters + [f"##{letter}" for letter in letters]
+    pieces = [*_OF_BERT, *letters, *(f"##{letter}" for letter in letters)]
     pieces += sorted({word.lower() for word in _WORDS} - set(pieces))
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens(special)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=128,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    fast = _word_pieces(pieces, longest=128)
     config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
+        vocab_size=len(pieces),
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -257,6 +239,68 @@ def cross_encoder(folder: Path) -> Path:
     return folder
 
 
+def bert(folder: Path, kind: type[BertPreTrainedModel], words: Sequence[str], spread: float) -> Path:
+    """A BERT of 2 layers of 16 that knows these words, 32 positions; its weights are drawn that wide."""
+    pieces = [*_OF_BERT, *words]
+    torch.manual_seed(0)
+    model = kind(
+        BertConfig(
+            vocab_size=len(pieces),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=32,
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, spread)
+    model.save_pretrained(folder)
+    _word_pieces(pieces, longest=32).save_pretrained(folder)
+    return folder
+
+
+def classifier(folder: Path, source: Path, labels: dict[int, str]) -> Path:
+    """A sequence classifier with these labels, with the configuration and tokenizer of another BERT."""
+    torch.manual_seed(len(labels))
+    model = BertForSequenceClassification(
+        AutoConfig.from_pretrained(source, id2label=labels, num_labels=len(labels))
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.4)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
+
+
+def _word_pieces(pieces: Sequence[str], *, longest: int) -> PreTrainedTokenizerFast:
+    """A BERT's tokenizer of these pieces, of which the special ones come first."""
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(list(_OF_BERT))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=longest,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
 def pointer() -> PointerReader:
     """A pointer model of two narrow layers with the base package's tokenizer."""
     config = PointerConfig(
@@ -269,7 +313,13 @@ def pointer() -> PointerReader:
         weights_sha256="0123456789abcdef" * 4,
     )
     model = PointerForConditionalGeneration(config)
-    generator = torch.Generator().manual_seed(0)
+    draw_pointer(model, 0)
+    return PointerReader(model, PairTokenizer(evenmesh_models.minilm()))
+
+
+def draw_pointer(model: PointerForConditionalGeneration, seed: int) -> None:
+    """Give a pointer model weights so large that its outputs differ from token to token."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             drawn = torch.randn(parameter.shape, generator=generator)
@@ -280,7 +330,6 @@ def pointer() -> PointerReader:
                 parameter.copy_(1.0 + 0.1 * drawn)
             else:
                 parameter.copy_((1.0 if "embeddings" in name else 0.5) * drawn)
-    return PointerReader(model, PairTokenizer(evenmesh_models.minilm()))
 
 
 def plain(folder: Path) -> tuple[Any, Any]:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 
 import evenmesh_models
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.tokenization import PairTokenizer
+from tests.support import tiny_models
 
 Build = Callable[..., PointerForConditionalGeneration]
 
@@ -34,17 +34,7 @@ def build() -> Build:
             "false_token_id": 5,
         }
         model = PointerForConditionalGeneration(PointerConfig(**(settings | sizes)))
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                # small biases and norms near 1: otherwise constants drown what differs between tokens
-                drawn = torch.randn(parameter.shape, generator=generator)
-                if name.endswith("bias"):
-                    parameter.copy_(0.1 * drawn)
-                elif "norm" in name.lower():
-                    parameter.copy_(1.0 + 0.1 * drawn)
-                else:
-                    parameter.copy_((1.0 if "embeddings" in name else 0.5) * drawn)
+        tiny_models.draw_pointer(model, seed)
         model.train(False)
         return model
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification, BertModel
+from transformers import AutoTokenizer, BertModel
 
 from tests.support import tiny_models
 
@@ -28,17 +27,4 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def classifier(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Classifier:
     """Makes a classifier with the given labels."""
 
-    def make(labels: dict[int, str]) -> Path:
-        config = AutoConfig.from_pretrained(tiny_encoder, id2label=labels, num_labels=len(labels))
-        torch.manual_seed(len(labels))
-        model = BertForSequenceClassification(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(0.0, 0.4)
-        folder = tmp_path_factory.mktemp("classifier")
-        model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(folder)
-        return folder
-
-    return make
+    return lambda labels: tiny_models.classifier(tmp_path_factory.mktemp("classifier"), tiny_encoder, labels)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
+from transformers import AutoTokenizer, BertForSequenceClassification
 
 from evenmesh.commands import main
 from evenmesh.wire.errors import MeshError
@@ -104,17 +104,8 @@ def test_it_judges_an_ensemble_where_the_file_does_not(tmp_path: Path) -> None:
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sequence classifier of two labels with random weights, with the form of BEM."""
     source = tiny_models.cross_encoder(tmp_path_factory.mktemp("source"))
-    labels = {0: "LABEL_0", 1: "LABEL_1"}
-    torch.manual_seed(2)
-    model = BertForSequenceClassification(AutoConfig.from_pretrained(source, id2label=labels, num_labels=2))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0.0, 0.4)
     folder = tmp_path_factory.mktemp("classifier")
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    return folder
+    return tiny_models.classifier(folder, source, {0: "LABEL_0", 1: "LABEL_1"})
 
 
 def _by_hand(folder: Path, one: Compared) -> float:
