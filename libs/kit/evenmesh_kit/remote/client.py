@@ -23,7 +23,13 @@ from evenmesh.wire.errors import DeadlineExceeded, MeshError
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.remote.api_key import ApiKeyError, ApiKeyFile
 from evenmesh_kit.remote.endpoints import Endpoint, EndpointPool
-from evenmesh_kit.remote.errors import ConnectionBroken, MalformedReply, ServerUnavailable, from_status
+from evenmesh_kit.remote.errors import (
+    ConnectionBroken,
+    MalformedReply,
+    ReplyTooLarge,
+    ServerUnavailable,
+    from_status,
+)
 from evenmesh_kit.remote.events import EventReader
 from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions
 from evenmesh_kit.telemetry.recorder import inject_context
@@ -44,7 +50,6 @@ _log = logging.getLogger("evenmesh.kit.remote")
 class Checked:
     """What one endpoint answered to a check: JSON, and why it is of no use."""
 
-    endpoint: Endpoint
     reply: Any
     error: MeshError | None = None
 
@@ -111,10 +116,6 @@ class RemoteClient:
         """Close every connection."""
         await self._http.aclose()
 
-    async def get(self, path: str, *, deadline: Deadline) -> Any:
-        """Return the JSON of a path; see :meth:`post`."""
-        return await self._json("GET", path, None, deadline)
-
     async def post(self, path: str, body: Mapping[str, Any], *, deadline: Deadline) -> Any:
         """Send JSON and return the JSON of the reply.
 
@@ -132,7 +133,17 @@ class RemoteClient:
             ServerUnavailable: no server answers, or not as it should; see
                 :mod:`evenmesh_kit.remote.errors`.
         """
-        return await self._json("POST", path, _encoded(body), deadline)
+        content = _encoded(body)
+        async with self.places.hold(deadline):
+            first: Endpoint | None = None
+            while True:
+                endpoint = self._pool.choose(other_than=first)
+                try:
+                    return await self._one_json(endpoint, path, content, deadline)
+                except ServerUnavailable as error:
+                    if not self._again(error, first):
+                        raise
+                    first = endpoint
 
     async def stream(
         self, path: str, body: Mapping[str, Any], *, deadline: Deadline, end: str | None = "[DONE]"
@@ -189,7 +200,7 @@ class RemoteClient:
         async def asked(endpoint: Endpoint) -> Checked:
             reply, error = None, None
             try:
-                reply = await self._one_json(endpoint, "GET", path, None, deadline, heals=False)
+                reply = await self._one_json(endpoint, path, None, deadline, heals=False)
                 error = accept(reply)
             except MeshError as raised:
                 error = raised
@@ -197,21 +208,9 @@ class RemoteClient:
                 endpoint.answered()
             else:
                 self._pool.rest(endpoint, error.message, rest_s)
-            return Checked(endpoint, reply, error)
+            return Checked(reply, error)
 
         return list(await asyncio.gather(*map(asked, self._pool.endpoints)))
-
-    async def _json(self, method: str, path: str, content: bytes | None, deadline: Deadline) -> Any:
-        async with self.places.hold(deadline):
-            first: Endpoint | None = None
-            while True:
-                endpoint = self._pool.choose(other_than=first)
-                try:
-                    return await self._one_json(endpoint, method, path, content, deadline)
-                except ServerUnavailable as error:
-                    if not self._again(error, first):
-                        raise
-                    first = endpoint
 
     def _again(self, error: ServerUnavailable, first: Endpoint | None) -> bool:
         """Return whether a failed request is tried once more; a lone server only on a new connection."""
@@ -222,17 +221,11 @@ class RemoteClient:
         )
 
     async def _one_json(
-        self,
-        endpoint: Endpoint,
-        method: str,
-        path: str,
-        content: bytes | None,
-        deadline: Deadline,
-        *,
-        heals: bool = True,
+        self, endpoint: Endpoint, path: str, content: bytes | None, deadline: Deadline, *, heals: bool = True
     ) -> Any:
+        """Return the JSON that one endpoint answers to a POST, or a GET where there is no content."""
         media = "application/json"
-        async with self._reply(endpoint, method, path, content, deadline, media, heals=heals) as pieces:
+        async with self._reply(endpoint, path, content, deadline, media, heals=heals) as pieces:
             body = b"".join([piece async for piece in pieces])
         try:
             if len(body) <= _AT_ONCE_BYTES:
@@ -245,7 +238,7 @@ class RemoteClient:
         self, endpoint: Endpoint, path: str, content: bytes, deadline: Deadline, end: str | None
     ) -> AsyncGenerator[str, None]:
         reader = EventReader()
-        async with self._reply(endpoint, "POST", path, content, deadline, "text/event-stream") as pieces:
+        async with self._reply(endpoint, path, content, deadline, "text/event-stream") as pieces:
             async for piece in pieces:
                 for event in reader.feed(piece):
                     if event == end:
@@ -258,7 +251,6 @@ class RemoteClient:
     async def _reply(
         self,
         endpoint: Endpoint,
-        method: str,
         path: str,
         content: bytes | None,
         deadline: Deadline,
@@ -270,7 +262,7 @@ class RemoteClient:
 
         Unless it ``heals``, a success leaves an endpoint that rests at rest.
         """
-        url = endpoint.url + path
+        url, method = endpoint.url + path, "GET" if content is None else "POST"
         with self._pool.using(endpoint), self._span(endpoint, method, path) as span:
             secret = "" if self._key is None else self._key.key().reveal()
             request = self._http.build_request(
@@ -324,7 +316,7 @@ class RemoteClient:
         most, size = self.options.reply_bytes, 0
         said = response.headers.get("content-length", "")
         if said.isdecimal() and int(said[:19]) > most:
-            raise _too_large(most)
+            raise ReplyTooLarge(most)
         raw = response.aiter_raw()
         while True:
             piece = await self._within(anext(raw, None), deadline, replying=True)
@@ -332,7 +324,7 @@ class RemoteClient:
                 return
             size += len(piece)
             if size > most:
-                raise _too_large(most)
+                raise ReplyTooLarge(most)
             yield piece
 
     async def _within(self, step: Any, deadline: Deadline, *, replying: bool = False) -> Any:
@@ -370,13 +362,7 @@ class RemoteClient:
 
     def _span(self, endpoint: Endpoint, method: str, path: str) -> Any:
         def asked() -> Attributes:
-            host, _, port = endpoint.name.rpartition(":")
-            return {
-                "http.request.method": method,
-                "server.address": host.strip("[]"),
-                "server.port": int(port),
-                "url.path": path,
-            }
+            return {"http.request.method": method, "url.path": path, **endpoint.address}
 
         return self._spans.within(f"{method} {path}", asked, kind=SpanKind.CLIENT)
 
@@ -408,10 +394,6 @@ def parse_json(body: bytes | str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     return json.loads(body, parse_constant=refused)
-
-
-def _too_large(most: int) -> MalformedReply:
-    return MalformedReply(f"the model server's reply has more than {most} bytes", "REMOTE_REPLY_TOO_LARGE")
 
 
 def _closed(error: httpx.RemoteProtocolError) -> bool:

@@ -39,6 +39,12 @@ class Endpoint:
         return self._rests_until is not None and now >= self._rests_until and self.outstanding > 0
 
     @property
+    def address(self) -> dict[str, str | int]:
+        """Return its host and port, as attributes of spans."""
+        host, _, port = self.name.rpartition(":")
+        return {"server.address": host.strip("[]"), "server.port": int(port)}
+
+    @property
     def healthy(self) -> bool:
         """Return whether its last request was answered, or it had none."""
         return self._rests_until is None

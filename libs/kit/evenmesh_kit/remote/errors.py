@@ -63,6 +63,13 @@ class MalformedReply(ServerUnavailable):
         super().__init__(reason, message, elsewhere=False, rests=False, retry_after_s=None)
 
 
+class ReplyTooLarge(MalformedReply):
+    """UNAVAILABLE: a server's reply has more than ``most`` bytes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the model server's reply has more than {most} bytes", "REMOTE_REPLY_TOO_LARGE")
+
+
 class Rejected(MeshError):  # noqa: N818 - a status, as those of evenmesh.wire.errors
     """INVALID_ARGUMENT: the server rejects what the request asks for.
 

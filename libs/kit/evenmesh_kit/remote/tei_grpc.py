@@ -21,7 +21,14 @@ from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, MeshError
 from evenmesh_kit.remote import tei_pb2 as pb
 from evenmesh_kit.remote.client import MARGIN_S, RemoteClient
 from evenmesh_kit.remote.endpoints import Endpoint
-from evenmesh_kit.remote.errors import RETRY_S, MalformedReply, Rejected, ServerUnavailable, said_in
+from evenmesh_kit.remote.errors import (
+    RETRY_S,
+    MalformedReply,
+    Rejected,
+    ReplyTooLarge,
+    ServerUnavailable,
+    said_in,
+)
 from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions
 from evenmesh_kit.telemetry.recorder import inject_context
 from evenmesh_kit.telemetry.spans import Attributes, Spans
@@ -69,14 +76,7 @@ class TeiGrpcClient(RemoteClient):
         await super().close()
 
     async def _one_json(
-        self,
-        endpoint: Endpoint,
-        method: str,
-        path: str,
-        content: bytes | None,
-        deadline: Deadline,
-        *,
-        heals: bool = True,
+        self, endpoint: Endpoint, path: str, content: bytes | None, deadline: Deadline, *, heals: bool = True
     ) -> Any:
         secret = "" if self._key is None else self._key.key().reveal()
         idle = deadline.remaining() - MARGIN_S > self.options.idle_s
@@ -120,7 +120,7 @@ class TeiGrpcClient(RemoteClient):
         replies = [call.result() for call in calls]
         # Each call bounds its own reply; together they may not be larger than one by HTTP.
         if sum(reply.ByteSize() for reply in replies) > self.options.reply_bytes:
-            raise _too_large(self.options.reply_bytes)
+            raise ReplyTooLarge(self.options.reply_bytes)
         return [list(reply.embeddings) for reply in replies]
 
     async def _call(self, endpoint: Endpoint, name: str, asked: Any, deadline: Deadline, secret: str) -> Any:
@@ -175,7 +175,7 @@ class TeiGrpcClient(RemoteClient):
             return DeadlineExceeded("the model server did not answer in time")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
-                return _too_large(self.options.reply_bytes)
+                return ReplyTooLarge(self.options.reply_bytes)
             return Overloaded("the model server has too many requests", RETRY_S)
         if code in _KEY_REFUSED:
             return FailedPrecondition(
@@ -199,13 +199,11 @@ class TeiGrpcClient(RemoteClient):
         name = path.removeprefix("/").capitalize()
 
         def asked() -> Attributes:
-            host, _, port = endpoint.name.rpartition(":")
             return {
                 "rpc.system": "grpc",
                 "rpc.service": f"tei.v1.{name}",
                 "rpc.method": name,
-                "server.address": host.strip("[]"),
-                "server.port": int(port),
+                **endpoint.address,
             }
 
         return self._spans.within(f"tei.v1.{name}/{name}", asked, kind=SpanKind.CLIENT)
@@ -221,7 +219,3 @@ def _described(info: pb.InfoResponse) -> dict[str, Any]:
         "max_input_length": info.max_input_length,
         "max_client_batch_size": info.max_client_batch_size,
     }
-
-
-def _too_large(most: int) -> MalformedReply:
-    return MalformedReply(f"the model server's reply has more than {most} bytes", "REMOTE_REPLY_TOO_LARGE")

@@ -68,7 +68,8 @@ async def test_json_goes_out_and_comes_back(tmp_path: Path) -> None:
         opened(server.url, api_key_file=key) as client,
     ):
         assert await client.post("/rerank", {"query": "ß"}, deadline=NEVER) == {"data": [1, "é"]}
-        assert await client.get("/models", deadline=NEVER) == {"data": [1, "é"]}
+        (checked,) = await client.check("/models", deadline=NEVER)
+        assert checked.reply == {"data": [1, "é"]}
     post, get = server.requests
     assert (post.method, post.path, post.json) == ("POST", "/v1/rerank", {"query": "ß"})
     assert post.headers["authorization"] == "Bearer sk-1"
@@ -83,11 +84,11 @@ async def test_the_key_is_read_again_when_its_file_changes(
     key = tmp_path / "key"
     key.write_text("sk-old")
     async with serving(replying(200, {})) as server, opened(server.url, api_key_file=key) as client:
-        await client.get("/models", deadline=NEVER)
+        await client.post("/models", {}, deadline=NEVER)
         key.write_text("sk-the-new-one")
-        await client.get("/models", deadline=NEVER)
+        await client.post("/models", {}, deadline=NEVER)
         key.write_text("")  # being written: the earlier key stays
-        await client.get("/models", deadline=NEVER)
+        await client.post("/models", {}, deadline=NEVER)
     sent = [request.headers["authorization"] for request in server.requests]
     assert sent == ["Bearer sk-old", "Bearer sk-the-new-one", "Bearer sk-the-new-one"]
 
@@ -521,10 +522,10 @@ async def test_a_server_of_no_use_rests_until_a_check_accepts_it() -> None:
         first, _ = await client.check("/m", deadline=Deadline.after(LONG), accept=accept, rest_s=LONG)
         assert first.error is not None
         assert first.error.reason == "MISSING"
-        assert [await client.get("/x", deadline=NEVER) for _ in range(3)] == [{"from": 2}] * 3
+        assert [await client.post("/x", {}, deadline=NEVER) for _ in range(3)] == [{"from": 2}] * 3
         ready = True
         await client.check("/m", deadline=Deadline.after(LONG), accept=accept, rest_s=LONG)
-        assert {"from": 1} in [await client.get("/x", deadline=NEVER) for _ in range(3)]
+        assert {"from": 1} in [await client.post("/x", {}, deadline=NEVER) for _ in range(3)]
 
 
 async def test_tls_trusts_the_named_authority_alone(tmp_path: Path) -> None:
@@ -536,11 +537,11 @@ async def test_tls_trusts_the_named_authority_alone(tmp_path: Path) -> None:
     other.cert_pem.write_to_path(str(theirs))
     async with serving(replying(200, {}), context) as server:
         async with opened(server.url, ca_file=ours) as client:
-            assert await client.get("/models", deadline=NEVER) == {}
+            assert await client.post("/models", {}, deadline=NEVER) == {}
         for ca_file in (theirs, None):
             async with opened(server.url, ca_file=ca_file) as client:
                 with pytest.raises(ServerUnavailable):
-                    await client.get("/models", deadline=NEVER)
+                    await client.post("/models", {}, deadline=NEVER)
     assert len(server.requests) == 1
 
 
@@ -557,10 +558,10 @@ async def test_a_server_may_ask_for_a_certificate(tmp_path: Path) -> None:
     issued.private_key_pem.write_to_path(str(key))
     async with serving(replying(200, {}), context) as server:
         async with opened(server.url, ca_file=ca, certificate_file=certificate, key_file=key) as client:
-            assert await client.get("/models", deadline=NEVER) == {}
+            assert await client.post("/models", {}, deadline=NEVER) == {}
         async with opened(server.url, ca_file=ca) as client:
             with pytest.raises(ServerUnavailable):
-                await client.get("/models", deadline=NEVER)
+                await client.post("/models", {}, deadline=NEVER)
 
 
 async def test_proxies_of_the_environment_apply_unless_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,7 +574,7 @@ async def test_proxies_of_the_environment_apply_unless_switched_off(monkeypatch:
         monkeypatch.delenv("no_proxy", raising=False)
         for proxies, by in ((True, "proxy"), (False, "me")):
             client = RemoteClient(RemoteOptions((server.url,), proxies=proxies))
-            assert await client.get("/models", deadline=NEVER) == {"by": by}
+            assert await client.post("/models", {}, deadline=NEVER) == {"by": by}
             await client.close()
 
 
