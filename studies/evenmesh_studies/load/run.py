@@ -47,11 +47,6 @@ class LoadRun:
     interrupted: bool = False
 
     @property
-    def closed(self) -> list[StepResult]:
-        """Closed-loop steps."""
-        return [one for one in self.steps if one.step.kind == "closed"]
-
-    @property
     def loads(self) -> list[StepResult]:
         """Open-loop and trace steps."""
         return [one for one in self.steps if one.step.kind != "closed"]

@@ -27,7 +27,6 @@ class Question:
     text: str
     answers: tuple[str, ...]
     gold: frozenset[str]
-    article: str
 
 
 class Corpus:
@@ -51,7 +50,6 @@ class Corpus:
                 row["question"],
                 tuple(row["answers"]),
                 frozenset(row["gold_passage_ids"]),
-                row["title"],
             )
             for row in lines(folder / f"questions.{split}.jsonl.gz")
             if row["title"] not in without

@@ -45,13 +45,11 @@ class Comparison:
     Attributes:
         plan: what a sync changes.
         wanted: ids of the source, in the order in which they are added.
-        exists: whether there is the collection.
         had: passages of the source that the collection has.
     """
 
     plan: Plan
     wanted: Iterable[str]
-    exists: bool
     had: int
 
 
@@ -114,11 +112,10 @@ def compare(
         now: the time; parts of a second are left out.
         grace: how long the passages of a missing file stay.
     """
-    exists = True
     had = 0
 
     def kept() -> Iterator[Kept]:
-        nonlocal exists, had
+        nonlocal had
         try:
             for one in mesh.passages(collection, prefix=prefix_of(source)):
                 had += 1
@@ -127,10 +124,10 @@ def compare(
                     missing.add(one)
                 yield Kept(one.id, file, digest(one), marked_since(one))
         except NotFound:
-            exists = False
+            return
 
     made = plan(read, kept(), now=now.replace(microsecond=0), grace=grace)
-    return Comparison(made, tuple(read.passages), exists, had)
+    return Comparison(made, tuple(read.passages), had)
 
 
 def apply(

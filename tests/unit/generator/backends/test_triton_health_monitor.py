@@ -49,7 +49,7 @@ class ScriptedServer:
             raise self.probe_
 
     async def repository(self, *, timeout_s: float) -> Mapping[str, Sequence[VersionState]]:
-        return {"m": [VersionState("1", self.state, "")]}
+        return {"m": [VersionState("1", self.state)]}
 
     async def load(self, model: str, *, timeout_s: float) -> None:
         self.done.append(f"load {model}")

@@ -238,11 +238,6 @@ class Blend:
             yield self[index]
             index += 1
 
-    @property
-    def questions(self) -> int:
-        """Return the items of all sources together."""
-        return sum(row.items for row in self.rows if row.missing is None)
-
     def texts(self) -> tuple[list[str], list[str]]:
         """Return every question of the blend, and every passage that it may show.
 

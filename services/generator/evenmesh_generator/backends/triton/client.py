@@ -46,12 +46,10 @@ class VersionState:
     Attributes:
         version: its folder; empty for a model that was never loaded.
         state: ``READY``, ``LOADING``, ``UNLOADING``, ``UNAVAILABLE``, or empty if it was never loaded.
-        reason: Triton's message why it is not ready.
     """
 
     version: str
     state: str
-    reason: str
 
 
 class TritonClient:
@@ -203,8 +201,7 @@ class TritonClient:
             raise from_triton(error, "the repository") from None
         found: dict[str, list[VersionState]] = {}
         for one in index.models:
-            reason = " ".join(one.reason.split())
-            found.setdefault(one.name, []).append(VersionState(one.version, one.state, reason))
+            found.setdefault(one.name, []).append(VersionState(one.version, one.state))
         return found
 
     async def max_batch_size(self, model: str, *, timeout_s: float) -> int:

@@ -73,12 +73,6 @@ class Sampler:
         """Return the token [] that a number picks by ``scores`` [V]; all tokens are sorted."""
         return self._picked(*self._probabilities(scores).sort(descending=True, stable=True), uniform)
 
-    def draw(self, scores: Tensor) -> int:
-        """Draw a token by ``scores`` [V], unnormalised log-probabilities."""
-        uniform = self.uniform()
-        token, certain = self.pick(scores, uniform)
-        return int(token if certain else self.pick_slowly(scores, uniform))
-
     def _probabilities(self, scores: Tensor) -> Tensor:
         return (scores.double() / self._temperature).softmax(-1)
 

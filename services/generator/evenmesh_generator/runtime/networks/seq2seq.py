@@ -40,7 +40,6 @@ class Seq2SeqNetwork:
         self._store: EncodingStore[Tensor] = EncodingStore(cache_bytes, lambda states: states.nbytes)
         self._positions = _stepped(model)
         self.footprint = encoder_decoder(model)
-        self.layers = self.footprint.layers
 
     @property
     def device(self) -> torch.device:

@@ -191,12 +191,6 @@ class CancellationPoller:
             self._watched.add(responses)
         self._some.set()
 
-    @property
-    def watched(self) -> int:
-        """Return the number of requests being watched."""
-        with self._lock:
-            return len(self._watched)
-
     def close(self) -> None:
         """Stop the thread."""
         self._closed.set()
