@@ -39,6 +39,11 @@ from evenmesh_training.rankrag.data.examples import Kind
 from evenmesh_training.rankrag.data.negatives import words
 from evenmesh_training.rankrag.recipe import Context
 
+_PASSAGES = 32
+"""Questions with one passage that are read together."""
+_LISTS = 16
+"""Questions with a list of passages that are read together."""
+
 
 def interval(values: Sequence[float], *, seed: int = 0, resamples: int = 2000) -> tuple[float, float]:
     """Return the bootstrap 95 % interval of the mean: percentiles over resamples of the questions."""
@@ -78,25 +83,23 @@ class QuestionWithPassage:
     passage: Passage
 
 
-def _batches(asked: Sequence[QuestionWithPassage], size: int, name: str) -> Iterator[list[int]]:
+def _batches(asked: Sequence[QuestionWithPassage], name: str) -> Iterator[list[int]]:
     """Yield indices of questions whose passages are of similar length."""
     order = sorted(range(len(asked)), key=lambda at: len(asked[at].passage.text))
-    for begin in tqdm(range(0, len(order), size), desc=name, leave=False, disable=None):
-        yield order[begin : begin + size]
+    for begin in tqdm(range(0, len(order), _PASSAGES), desc=name, leave=False, disable=None):
+        yield order[begin : begin + _PASSAGES]
 
 
 def _encoded(reader: PointerReader, asked: Sequence[QuestionWithPassage]) -> list[Encodings]:
     return reader.encode_many([(one.item.question, [parts(one.passage)]) for one in asked])
 
 
-def evaluate_gold(
-    reader: PointerReader, dataset: Dataset, items: Sequence[Item], *, batch_size: int = 32
-) -> list[Measure]:
+def evaluate_gold(reader: PointerReader, dataset: Dataset, items: Sequence[Item]) -> list[Measure]:
     """Measure answers from the gold passage."""
     asked = [QuestionWithPassage(item, dataset.passages[item.gold[0]]) for item in items]
     exact, overlap = [0.0] * len(asked), [0.0] * len(asked)
     abstained = [0.0] * len(asked)
-    for rows in _batches(asked, batch_size, "gold"):
+    for rows in _batches(asked, "gold"):
         answers = reader.answer_many(_encoded(reader, [asked[row] for row in rows]))
         for row, found in zip(rows, answers, strict=True):
             accepted = asked[row].item.answers
@@ -111,13 +114,7 @@ def evaluate_gold(
 
 
 def evaluate_retrieved(
-    reader: PointerReader,
-    dataset: Dataset,
-    items: Sequence[Item],
-    *,
-    depth: int = 20,
-    keep: int = 5,
-    batch_size: int = 16,
+    reader: PointerReader, dataset: Dataset, items: Sequence[Item], *, depth: int = 20, keep: int = 5
 ) -> list[Measure]:
     """Rank BM25's best ``depth`` passages by the model, and measure answers from the best ``keep``."""
     index = BM25Okapi([words(f"{p.title} {p.text}") for p in dataset.passages])
@@ -127,8 +124,8 @@ def evaluate_retrieved(
     overlap: dict[str, list[float]] = {way: [] for way in names}
     abstained: list[float] = []
     ceiling: list[float] = []
-    for begin in tqdm(range(0, len(items), batch_size), desc="retrieved", leave=False, disable=None):
-        asked = items[begin : begin + batch_size]
+    for begin in tqdm(range(0, len(items), _LISTS), desc="retrieved", leave=False, disable=None):
+        asked = items[begin : begin + _LISTS]
         found = [
             np.argsort(-index.get_scores(words(item.question)), kind="stable")[:depth].tolist()
             for item in asked
@@ -181,12 +178,10 @@ def abstention_questions(dataset: Dataset, *, development: bool) -> list[Questio
     ]
 
 
-def evaluate_abstention(
-    reader: PointerReader, asked: Sequence[QuestionWithPassage], *, batch_size: int = 32
-) -> list[Measure]:
+def evaluate_abstention(reader: PointerReader, asked: Sequence[QuestionWithPassage]) -> list[Measure]:
     """Return whether the model says that a passage does not answer, where it does not."""
     abstained: list[bool] = [False] * len(asked)
-    for rows in _batches(asked, batch_size, "abstention"):
+    for rows in _batches(asked, "abstention"):
         answers = reader.answer_many(_encoded(reader, [asked[row] for row in rows]))
         for row, found in zip(rows, answers, strict=True):
             abstained[row] = is_abstention(found.text)
@@ -199,13 +194,11 @@ def evaluate_abstention(
     ]
 
 
-def chosen_bias(
-    reader: PointerReader, asked: Sequence[QuestionWithPassage], *, batch_size: int = 32
-) -> float:
+def chosen_bias(reader: PointerReader, asked: Sequence[QuestionWithPassage]) -> float:
     """Return the bias towards abstaining that is precise enough on ``asked``; see :func:`choose_bias`."""
     reader.model.config.abstention_bias = 0.0
     margins = [0.0] * len(asked)
-    for rows in _batches(asked, batch_size, "abstention bias"):
+    for rows in _batches(asked, "abstention bias"):
         found = reader.margins(_encoded(reader, [asked[row] for row in rows]))
         for row, margin in zip(rows, found, strict=True):
             margins[row] = margin
@@ -242,8 +235,8 @@ def judged_answers(
     """
     index = BM25Okapi([words(f"{p.title} {p.text}") for p in squad.passages])
     found = []
-    for begin in tqdm(range(0, len(items), 16), desc="confidence", leave=False, disable=None):
-        asked = items[begin : begin + 16]
+    for begin in tqdm(range(0, len(items), _LISTS), desc="confidence", leave=False, disable=None):
+        asked = items[begin : begin + _LISTS]
         places = [
             np.argsort(-index.get_scores(words(item.question)), kind="stable")[:keep].tolist()
             for item in asked
@@ -262,7 +255,7 @@ def judged_answers(
             )
             found.append(judged(card.CONFIDENCE_SQUAD, item.id, answer, right=right))
     both = [one for half in (True, False) for one in abstention_questions(clapnq, development=half)]
-    for rows in _batches(both, 32, "confidence of abstentions"):
+    for rows in _batches(both, "confidence of abstentions"):
         answers = reader.answer_many(_encoded(reader, [both[row] for row in rows]))
         for row, answer in zip(rows, answers, strict=True):
             if is_abstention(answer.text):

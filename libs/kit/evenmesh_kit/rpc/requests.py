@@ -36,6 +36,10 @@ from evenmesh_kit.security import caller as callers
 _UNCOUNTED_BYTES: Final = 4096
 _INLINE_BYTES: Final = 64 * 1024
 _DECODED_FACTOR: Final = 16
+_FIRST_REQUEST_S: Final = 30.0
+"""Longest wait for the first request of a call. Seconds."""
+_RUNTIME_S: Final = 3.0
+"""Longest wait of any call of gRPC's own methods for its turn and its request. Seconds."""
 _RUNTIME_BYTES: Final = 64 * 1024
 _RUNTIME_READS: Final = 3
 _RUNTIME_CALLS: Final = 64
@@ -93,25 +97,14 @@ class RequestReader(HandlerInterceptor):
     Args:
         max_message_bytes: largest message of methods whose contract states no size. Bytes.
         memory: bounds the decoded requests of all calls. Bytes.
-        first_request_s: longest wait for the first request of a call. Seconds, (0, inf).
-        runtime_idle_s: longest wait of any call of gRPC's own methods for its turn and its request. Seconds,
-            (0, inf).
     """
 
-    def __init__(
-        self,
-        max_message_bytes: int,
-        memory: Admission,
-        *,
-        first_request_s: float = 30.0,
-        runtime_idle_s: float = 3.0,
-    ) -> None:
+    def __init__(self, max_message_bytes: int, memory: Admission) -> None:
         super().__init__()
         self._memory = memory
         self._max_message_bytes = max_message_bytes
-        self._first_request_s = first_request_s
         self._tenants = _Turns(_TENANT_READS)
-        self._runtime = _RuntimeReads(runtime_idle_s)
+        self._runtime = _RuntimeReads()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode", initializer=name_thread)
 
     def covers(self, method: str) -> bool:
@@ -172,10 +165,10 @@ class RequestReader(HandlerInterceptor):
             return await self._decoded(await context.read(), decoder, held)
         async with self._tenants.of(callers.current().tenant):
             # gRPC, or the guard, ends the call at its deadline; a timer of our own takes time.
-            if deadline.current().remaining() <= self._first_request_s:
+            if deadline.current().remaining() <= _FIRST_REQUEST_S:
                 data = await context.read()
             else:
-                data = await _in_time(context, self._first_request_s)
+                data = await _in_time(context, _FIRST_REQUEST_S)
             return await self._decoded(data, decoder, held)
 
     async def _runtime_request(self, context: Context, decoder: _Decoder, held: _Held, *, first: bool) -> Any:
@@ -305,13 +298,9 @@ class _RuntimeReads:
     read. So a process reads three requests at a time, one of each host. At most eight calls of a host and 64
     of all wait or are read; others are refused. While calls wait, a request must come within a quarter of a
     second of its turn, so that silent callers keep nobody from health.
-
-    Args:
-        longest_s: longest wait for a turn and the request together. Seconds, (0, inf).
     """
 
-    def __init__(self, longest_s: float) -> None:
-        self._longest_s = longest_s
+    def __init__(self) -> None:
         self._turns = asyncio.Semaphore(_RUNTIME_READS)
         self._hosts = _Turns(1)
         self._calls: Counter[str] = Counter()
@@ -331,7 +320,7 @@ class _RuntimeReads:
             raise Overloaded("too many calls of health and reflection wait", 1.0)
         self._calls[host] += 1
         try:
-            async with asyncio.timeout(self._longest_s) as life, self._turn(host, life):
+            async with asyncio.timeout(_RUNTIME_S) as life, self._turn(host, life):
                 data: Any = await context.read()
                 if data is not grpc.aio.EOF and len(data) > _RUNTIME_BYTES:
                     size, data = len(data), None  # the error's frames would keep it
@@ -339,7 +328,7 @@ class _RuntimeReads:
                 return data
         except TimeoutError:
             raise DeadlineExceeded(
-                f"no request came within {self._longest_s:g} s, or sooner while other calls wait"
+                f"no request came within {_RUNTIME_S:g} s, or sooner while other calls wait"
             ) from None
         finally:
             self._calls[host] -= 1

@@ -17,6 +17,8 @@ from evenmesh_kit.storage.sql import SqlDatabase, now_us
 from evenmesh_orchestrator.conversations.sql.schema import SCHEMA
 
 _CACHE_KIB: Final = 2_048
+_WAIT_S: Final = 10.0
+"""Longest time of a transaction. Seconds."""
 
 
 class Database:
@@ -26,14 +28,12 @@ class Database:
 
     Args:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
-        wait_s: longest time of a transaction. Seconds, (0, inf).
         clock: the time, in microseconds since 1970; None for the database server's own, as clocks of several
             machines differ.
     """
 
-    def __init__(self, url: URL, *, wait_s: float = 10.0, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, url: URL, *, clock: Callable[[], int] | None = None) -> None:
         self._database = SqlDatabase(url, SCHEMA, cache_kib=_CACHE_KIB)
-        self._wait_s = wait_s
         is_sqlite = url.get_backend_name() == "sqlite"
         self._file = Path(url.database) if is_sqlite and url.database else None
         self._clock = now_us if clock is None and is_sqlite else clock
@@ -84,13 +84,13 @@ class Database:
     @asynccontextmanager
     async def _within(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(_WAIT_S):
                 await self.open()
                 yield
         except TimeoutError as error:
             raise Unavailable(
                 "STORE_UNAVAILABLE",
-                f"the database of conversations did not answer within {self._wait_s:g} s: check its server",
+                f"the database of conversations did not answer within {_WAIT_S:g} s: check its server",
             ) from error
 
     async def _now(self, connection: AsyncConnection) -> int:

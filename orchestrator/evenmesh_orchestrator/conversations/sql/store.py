@@ -70,7 +70,6 @@ class SqlConversationStore:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
         limits: size and lifetime, of all orchestrators together.
         lease_s: how long the conversations of an orchestrator that died stay in use. Seconds, (0, inf).
-        wait_s: longest wait for the database. Seconds, (0, inf).
         clock: the time, in microseconds since 1970; None for the database server's own.
     """
 
@@ -80,10 +79,9 @@ class SqlConversationStore:
         limits: Limits,
         *,
         lease_s: float = DEFAULT_LEASE_S,
-        wait_s: float = 10.0,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self._database = Database(url, wait_s=wait_s, clock=clock)
+        self._database = Database(url, clock=clock)
         self._is_file = url.get_backend_name() == "sqlite"
         self._limits = limits
         self._lease_s = lease_s

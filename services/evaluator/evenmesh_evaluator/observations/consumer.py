@@ -23,6 +23,7 @@ from evenmesh_kit.storage.tenant_log import LogEntry, TenantLog
 _COUNT: Final = 64
 _WAIT_S: Final = 1.0
 _IDLE_S: Final = 15.0
+"""Time after which entries of a consumer that has ended are taken over. Seconds."""
 _MIN_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 5.0
 _log = logging.getLogger("evenmesh.evaluator.log")
@@ -40,13 +41,11 @@ class LogConsumer:
     Args:
         log: gives entries.
         store: stores one.
-        idle_s: time after which entries of a consumer that has ended are taken over. Seconds, (0, inf).
     """
 
-    def __init__(self, log: TenantLog, store: Store, *, idle_s: float = _IDLE_S) -> None:
+    def __init__(self, log: TenantLog, store: Store) -> None:
         self._log = log
         self._store = store
-        self._idle_s = idle_s
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._left: list[LogEntry] = []
         self.waiting = 0
@@ -73,9 +72,9 @@ class LogConsumer:
             try:
                 if not self._left and loop.time() >= reclaim_at:
                     self.waiting = await self._log.waiting()
-                    self._left = await self._log.reclaim(self._name, count=_COUNT, idle_s=self._idle_s)
+                    self._left = await self._log.reclaim(self._name, count=_COUNT, idle_s=_IDLE_S)
                     if not self._left:  # no more for now
-                        reclaim_at = loop.time() + self._idle_s / 3
+                        reclaim_at = loop.time() + _IDLE_S / 3
                 if not self._left:
                     self._left = await self._log.read(self._name, count=_COUNT, wait_s=_WAIT_S)
                 # A stop does not interrupt it: entries given out would wait for another consumer.
@@ -100,7 +99,7 @@ class LogConsumer:
         while True:
             with contextlib.suppress(Unavailable):  # then nobody is given any
                 await self._log.hold(self._name, entries, blameless=blameless)
-            await asyncio.sleep(self._idle_s / 3)
+            await asyncio.sleep(_IDLE_S / 3)
 
     async def _take(self) -> None:
         """Store entries together; keep those that could not be stored now.

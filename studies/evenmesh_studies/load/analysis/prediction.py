@@ -68,7 +68,7 @@ class ServiceTimes:
         return max(1, round(max(self.throughputs) * self.service_s))
 
 
-def predictions(times: ServiceTimes, factor: float = FACTOR) -> list[Prediction]:
+def predictions(times: ServiceTimes) -> list[Prediction]:
     """Return the predictions of all models, the preferred first.
 
     In the first, calls share the mesh (batches, processors), and only the mean service time counts. In the
@@ -79,7 +79,7 @@ def predictions(times: ServiceTimes, factor: float = FACTOR) -> list[Prediction]
     curve = throughput_curve(times.callers, isotonic_regression(times.throughputs).x)
     most = float(curve[-1])
     service, scv, servers = times.service_s, times.service_scv, times.parallel
-    limit = factor * service
+    limit = FACTOR * service
 
     def station(rate: float) -> float:
         return flow_equivalent(rate, curve).response_s if rate > 0 else service

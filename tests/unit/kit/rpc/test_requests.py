@@ -179,12 +179,7 @@ async def test_a_call_without_its_request_is_refused(serve: Any, call: Any, kind
 
 
 async def test_a_call_whose_request_does_not_come_ends(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = RequestReader.__init__
-
-    def hurried(self: RequestReader, *args: Any) -> None:
-        reader(self, *args, first_request_s=0.05)
-
-    monkeypatch.setattr(RequestReader, "__init__", hurried)
+    monkeypatch.setattr(requests, "_FIRST_REQUEST_S", 0.05)
     server = await serve()
     async with connect(server.address, service=SERVICE, retry=False) as channel:
         running = channel.stream_unary(f"/{SERVICE}/unary")(timeout=None)
@@ -251,12 +246,7 @@ async def test_health_takes_no_large_request(serve: Any, call: Any) -> None:
 
 
 async def test_silent_reflection_ends(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = RequestReader.__init__
-
-    def hurried(self: RequestReader, *args: Any) -> None:
-        reader(self, *args, runtime_idle_s=0.05)
-
-    monkeypatch.setattr(RequestReader, "__init__", hurried)
+    monkeypatch.setattr(requests, "_RUNTIME_S", 0.05)
     stub = reflection_pb2_grpc.ServerReflectionStub(call(await serve()).channel)
     async with asyncio.timeout(60):
         assert await stub.ServerReflectionInfo(timeout=None).code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -264,12 +254,7 @@ async def test_silent_reflection_ends(serve: Any, call: Any, monkeypatch: pytest
 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a server wait an hour for requests of health and reflection."""
-    reader = RequestReader.__init__
-
-    def waiting(self: RequestReader, *args: Any) -> None:
-        reader(self, *args, runtime_idle_s=3600)
-
-    monkeypatch.setattr(RequestReader, "__init__", waiting)
+    monkeypatch.setattr(requests, "_RUNTIME_S", 3600.0)
 
 
 async def test_silent_checks_do_not_hold_up_health(

@@ -18,6 +18,7 @@ from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.triton.python_models.backend import Backend, Metric
 
 _PREFIX: Final = "evenmesh_generator_"
+_INTERVAL_S: Final = 1.0
 _LEVELS: Final = (
     "waiting",
     "active_requests",
@@ -98,21 +99,12 @@ class EngineMetrics:
     Args:
         model: name of the Triton model.
         statistics: what the engine has done so far.
-        interval_s: seconds between two times.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        model: str,
-        statistics: Callable[[], EngineStatistics],
-        *,
-        interval_s: float = 1.0,
-    ) -> None:
+    def __init__(self, backend: Backend, model: str, statistics: Callable[[], EngineStatistics]) -> None:
         self._backend = backend
         self._labels = {"model": model}
         self._statistics = statistics
-        self._interval_s = interval_s
         self._published = EngineStatistics()
         self._answers: deque[Answer] = deque(maxlen=65536)
         # A family without references disappears from the metrics.
@@ -162,7 +154,7 @@ class EngineMetrics:
         return family
 
     def _run(self) -> None:
-        while not self._closed.wait(self._interval_s):
+        while not self._closed.wait(_INTERVAL_S):
             try:
                 self._publish()
             except Exception as error:  # noqa: BLE001 - metrics are not worth an answer

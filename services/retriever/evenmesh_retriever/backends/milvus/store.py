@@ -34,6 +34,8 @@ from evenmesh_retriever.ports import CannotStart, CollectionStore, Encoder, Key,
 _IDS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 2**20
+_WRITTEN_AT_ONCE: Final = 2
+"""Collections that may be written at a time."""
 _MAX_K1: Final = 3
 T = TypeVar("T")
 
@@ -65,15 +67,12 @@ class MilvusStore(CollectionStore):
     Args:
         connect: opens the connection; called in a thread, when it starts.
         recipe: how passages are indexed.
-        threads: collections that may be written at a time.
     """
 
-    def __init__(
-        self, connect: Callable[[], Connection], recipe: MilvusIndexing, *, threads: int = 2
-    ) -> None:
+    def __init__(self, connect: Callable[[], Connection], recipe: MilvusIndexing) -> None:
         self._connect = connect
         self._recipe = recipe
-        self._pool = ComputePool(threads, "retriever-milvus")
+        self._pool = ComputePool(_WRITTEN_AT_ONCE, "retriever-milvus")
         self._turns: dict[Key, asyncio.Lock] = {}
         self._known: dict[Key, Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
