@@ -132,6 +132,14 @@ class Workload:
         return dict(self.variables[container["name"]])
 
 
+def cron_pod(file: Path) -> Document:
+    """The specification of the pods of a file's CronJob."""
+    (job,) = yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    found: Document = _template(job)["spec"]
+    return found
+
+
 @dataclass(frozen=True)
 class Manifests:
     """All that one kustomization comes to."""

@@ -1,24 +1,18 @@
 """The Job of a load test: it asks for what the command line has."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-import yaml
 
 from evenmesh.addresses import VARIABLES
 from evenmesh_studies.commands.load import bench
-
-FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "bench"
+from tests.support.manifests import K8S, cron_pod
 
 
 @pytest.fixture(scope="module")
 def pod() -> dict[str, Any]:
-    job = yaml.safe_load((FOLDER / "cronjob.yaml").read_text(encoding="utf-8"))
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
-    found: dict[str, Any] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    return found
+    return cron_pod(K8S / "components/bench/cronjob.yaml")
 
 
 def test_the_command_is_one_of_the_command_line(pod: dict[str, Any]) -> None:
