@@ -1,11 +1,11 @@
-"""Interfaces that online training needs: passages, promotion, and leases of agents."""
+"""Interfaces that online training needs: passages and promotion."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.result_cache import Candidates
 from evenmesh_training.online.training_examples import PassageKey
 
@@ -42,22 +42,4 @@ class Promoter(Protocol):
             Unavailable: the serving process is away.
             MeshError: it rejects the version.
         """
-        ...
-
-
-class Leases(Protocol):
-    """Gives each agent to one trainer at a time, and agents to so many trainers at a time.
-
-    Every method may raise Unavailable.
-    """
-
-    async def take(self, agent: Agent) -> bool:
-        """Take an agent, or extend its lease.
-
-        Return False if another trainer has it, or as many trainers have agents as may.
-        """
-        ...
-
-    async def give_back(self, agent: Agent) -> None:
-        """End the lease."""
         ...

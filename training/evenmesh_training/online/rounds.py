@@ -37,13 +37,14 @@ from evenmesh_lab.files.trained_texts import (
     write_trained_texts,
 )
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.leases import SqlLeases
 from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 from evenmesh_reranker.models.manifest import Lineage, ManifestError
 from evenmesh_reranker.models.ports import VersionStore
 from evenmesh_training.online.comparison import Comparison, enough_queries, fewest_queries
-from evenmesh_training.online.ports import Leases, Passages, Promoter
+from evenmesh_training.online.ports import Passages, Promoter
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import (
     FeedbackHistory,
@@ -116,7 +117,7 @@ class Rounds:
     _: KW_ONLY
     store: SqlFeedbackStore
     log: SqlTrainingLog
-    leases: Leases
+    leases: SqlLeases
     passages: Passages
     promoter: Promoter
     models: VersionStore

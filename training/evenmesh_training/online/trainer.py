@@ -11,10 +11,10 @@ from typing import Final
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.leases import SqlLeases
 from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.training import Training
-from evenmesh_training.online.ports import Leases
 from evenmesh_training.online.rounds import RoundError, Rounds
 
 _FIRST_WAIT_S: Final = 10.0
@@ -50,7 +50,7 @@ class Trainer:
     _: KW_ONLY
     store: SqlFeedbackStore
     log: SqlTrainingLog
-    leases: Leases
+    leases: SqlLeases
     queries: int
     wake_s: float
     at_once: int | None = None

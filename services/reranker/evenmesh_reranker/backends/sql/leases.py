@@ -13,7 +13,7 @@ from evenmesh_reranker.domain import Agent
 
 
 class SqlLeases:
-    """A :class:`evenmesh_training.online.ports.Leases`.
+    """Gives each agent to one trainer at a time, and agents to so many trainers at a time.
 
     A lease that its holder does not extend ends after ``lease_s``, and others may take it. So another trainer
     goes on where one died.
@@ -48,7 +48,13 @@ class SqlLeases:
         self._held: dict[Agent, int] = {}
 
     async def take(self, agent: Agent) -> bool:
-        """See the port. An unknown agent cannot be leased."""
+        """Take an agent, or extend its lease.
+
+        Return False if it is unknown, another trainer has it, or as many trainers have agents as may.
+
+        Raises:
+            Unavailable: the database cannot be reached, or failed.
+        """
         async with self._database.write() as connection:
             number = await agent_id(connection, agent)
             if number is None or self._held.get(agent, number) != number:
@@ -75,7 +81,7 @@ class SqlLeases:
         return done.rowcount == 1
 
     async def give_back(self, agent: Agent) -> None:
-        """See the port."""
+        """End the lease; raises as :meth:`take`."""
         self._held.pop(agent, None)
         async with self._database.write() as connection:
             number = await agent_id(connection, agent)
