@@ -25,7 +25,7 @@ from benchmarks.dense import generated as vectors_of
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.rpc.server import MeshServer, Registration
+from evenmesh_kit.rpc.server import MeshServer, Registration, Service
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever.analyzer import analyzer
@@ -199,12 +199,15 @@ async def _served(engine: RetrieverEngine, pool: ComputePool) -> AsyncIterator[s
     servicer.open(engine, WebRetrieval({}, engine, admission), Embedder(None, pool, admission))
     add = retriever_grpc.add_RetrieverServiceServicer_to_server
     registration = Registration(add, servicer, _SERVICE)
-    async with MeshServer("retriever", settings, [registration], _Ready(), telemetry=telemetry) as server:
+    async with MeshServer("retriever", settings, _Ready(registration), telemetry=telemetry) as server:
         yield server.address
 
 
-class _Ready:
-    """A lifecycle with nothing to do: the engine is there."""
+class _Ready(Service):
+    """Has nothing to load: the engine is there."""
+
+    def __init__(self, registration: Registration) -> None:
+        self.registrations = (registration,)
 
     async def start(self) -> None: ...
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import Registration, serve
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry import logs
@@ -15,13 +16,14 @@ from evenmesh_kit.telemetry.setup import Telemetry
 S = TypeVar("S", bound=ServiceSettings)
 
 
-@dataclass(frozen=True)
+@dataclass
 class StandInService:
-    """The lifecycle of a service: what it registers, and how it is opened with the stand-in."""
+    """What a service registers, and how it is opened with the stand-in."""
 
     registrations: Sequence[Registration]
     opened: Callable[[], None]
     pool: TenantPool
+    readiness: Readiness | None = None
 
     async def start(self) -> None:
         self.opened()
@@ -38,4 +40,4 @@ async def serve_stand_in(
     logs.configure(name, settings)
     telemetry = Telemetry.from_settings(name, settings)
     service = around(settings, telemetry, TenantPool(1, f"{name}-codec"))
-    await serve(name, settings, service.registrations, service, telemetry=telemetry)
+    await serve(name, settings, service, telemetry=telemetry)

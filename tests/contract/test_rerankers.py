@@ -21,6 +21,8 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptions, speaks_grpc
 from evenmesh_kit.remote.tei_grpc import TeiGrpcClient
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.backends.compiled_encoder import CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.rankrag import RankRag
@@ -39,7 +41,6 @@ from tests.support import (
 )
 from tests.support.tiny_encoders import OneForAll
 from tests.support.tiny_models import SENTENCES
-from tests.support.whole_service import server_of
 
 QUERY = SENTENCES[0]
 PASSAGES = [Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES)]
@@ -143,7 +144,9 @@ async def reranker(
                 models=(ModelSource(name="t5", path=str(folders["rankrag"])),),
             )
             service = GeneratorService(generator_settings)
-            server = await stack.enter_async_context(server_of("generator", generator_settings, service))
+            server = await stack.enter_async_context(
+                MeshServer("generator", generator_settings, service, telemetry=Telemetry.disabled())
+            )
             rankrag = RankRag(server.address, model="", model_setting="X", max_message_bytes=2**22)
             stack.push_async_callback(rankrag.close)
             yield rankrag

@@ -39,10 +39,11 @@ from evenmesh_generator.servicer import NAME
 from evenmesh_generator.triton import environment
 from evenmesh_generator.triton.models import language_model
 from evenmesh_generator.triton.repository import read_config, write_model
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models, triton_models
 from tests.support.tiny_models import SENTENCES
 from tests.support.triton_server import TritonServer, skip_where_impossible
-from tests.support.whole_service import server_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -134,7 +135,9 @@ async def front(server: TritonServer, tmp_path_factory: pytest.TempPathFactory) 
     settings = triton_models.settings(
         server.target, ["t5"], home=tmp_path_factory.mktemp("generator"), triton_probe_s=5.0
     )
-    async with server_of("generator", settings, GeneratorService(settings)) as mesh_server:
+    async with MeshServer(
+        "generator", settings, GeneratorService(settings), telemetry=Telemetry.disabled()
+    ) as mesh_server:
         channel = connect(mesh_server.address, service=NAME)
         yield Front(GeneratorServiceStub(channel), health_pb2_grpc.HealthStub(channel))
         await channel.close()

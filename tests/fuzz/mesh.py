@@ -245,7 +245,7 @@ class FuzzMesh:
         await ingest(iter([part.SerializeToString()]), timeout=60)
 
     async def _serve(self, name: str, settings: ServiceSettings, service: Any) -> None:
-        server = MeshServer(name, settings, service.registrations, service, telemetry=self._telemetry)
+        server = MeshServer(name, settings, service, telemetry=self._telemetry)
         await self._stack.enter_async_context(server)
         self.servers[name] = server
 

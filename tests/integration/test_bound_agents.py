@@ -111,7 +111,7 @@ async def _reranker(stack: AsyncExitStack, folder: Path, *, checked: bool = True
     )
     telemetry = Telemetry.disabled()
     service = RerankerService(settings, telemetry)
-    server = MeshServer("reranker", settings, service.registrations, service, telemetry=telemetry)
+    server = MeshServer("reranker", settings, service, telemetry=telemetry)
     await stack.enter_async_context(server)
     return Reranker(server.address, keys, file, versions)
 

@@ -18,12 +18,12 @@ from evenmesh.addresses import VARIABLES
 from evenmesh.commands import main
 from evenmesh.types.feedback import DeletedAgent
 from evenmesh.wire.errors import AlreadyExists, InvalidField, NotFound
+from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import tiny_encoders, tiny_models
-from tests.support.whole_service import server_of
 
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
 Output = pytest.CaptureFixture[str]
@@ -44,7 +44,7 @@ async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         feedback_constant_run=10**6,
     )
     service = RerankerService(settings, Telemetry.disabled())
-    async with server_of("reranker", settings, service) as server:
+    async with MeshServer("reranker", settings, service, telemetry=Telemetry.disabled()) as server:
         monkeypatch.setenv(VARIABLES["reranker"], server.address)
         monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "elsewhere"))
         yield server.address

@@ -19,6 +19,7 @@ from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from evenmesh.wire.channel import connect
 from evenmesh.wire.errors import from_rpc_error
+from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.backends.sql.database import Database
@@ -30,7 +31,6 @@ from evenmesh_reranker.servicer import RERANKER
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
-from tests.support.whole_service import server_of
 
 TIMEOUT = 120
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
@@ -74,7 +74,9 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             } | fields  # tiny models
             settings = RerankerSettings(**given)
             service = RerankerService(settings, Telemetry.disabled())
-            server = await stack.enter_async_context(server_of("reranker", settings, service))
+            server = await stack.enter_async_context(
+                MeshServer("reranker", settings, service, telemetry=Telemetry.disabled())
+            )
             channel = connect(server.address, service=RERANKER)
             stack.push_async_callback(channel.close)
             return channel

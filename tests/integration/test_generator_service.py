@@ -46,7 +46,6 @@ from tests.support.lifecycle import Idle
 from tests.support.started import Start, end_in_one_line, serving, starting
 from tests.support.tiny_models import SENTENCES
 from tests.support.waiting import until
-from tests.support.whole_service import server_of
 
 QUESTION = SENTENCES[0]
 PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
@@ -74,7 +73,9 @@ async def stub(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[Any]:
         device="cpu",
         delta_interval_ms=0,
     )
-    async with server_of("generator", settings, GeneratorService(settings)) as server:
+    async with MeshServer(
+        "generator", settings, GeneratorService(settings), telemetry=Telemetry.disabled()
+    ) as server:
         channel = connect(server.address, service=NAME)
         yield GeneratorServiceStub(channel)
         await channel.close()
@@ -307,7 +308,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             servicer.open(Generator([InProcessModel(model, interval_s=0)], TemplateLibrary.bundled()))
             settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
             registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
-            server = MeshServer("g", settings, [registration], Idle(), telemetry=Telemetry.disabled())
+            server = MeshServer("g", settings, Idle(registration), telemetry=Telemetry.disabled())
             await stack.enter_async_context(server)
             channel = connect(server.address, service=NAME)
             stack.push_async_callback(channel.close)
@@ -390,7 +391,7 @@ async def test_one_tenants_largest_batch_leaves_room_for_another(
     )
     try:
         async with AsyncExitStack() as stack:
-            server = MeshServer("g", settings, [registration], Idle(), telemetry=Telemetry.disabled())
+            server = MeshServer("g", settings, Idle(registration), telemetry=Telemetry.disabled())
             await stack.enter_async_context(server)
             greedy, polite = (
                 GeneratorServiceStub(

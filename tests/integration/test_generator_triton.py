@@ -36,14 +36,15 @@ from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.servicer import NAME
 from evenmesh_generator.settings import ModelSource
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.settings import SettingsError
+from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models, triton_models
 from tests.support.started import Start, serving, starting
 from tests.support.tiny_models import SENTENCES
 from tests.support.triton_server import TritonServer, skip_where_impossible
 from tests.support.waiting import until
-from tests.support.whole_service import server_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
@@ -87,7 +88,9 @@ async def endless(endless_server: TritonServer) -> AsyncIterator[TritonModel]:
 async def _served(target: str, names: Sequence[str], home: Path) -> AsyncIterator[Any]:
     """The generator's service in front of a server, over a real connection."""
     settings = triton_models.settings(target, names, home=home)
-    async with server_of("generator", settings, GeneratorService(settings)) as server:
+    async with MeshServer(
+        "generator", settings, GeneratorService(settings), telemetry=Telemetry.disabled()
+    ) as server:
         channel = connect(server.address, service=NAME)
         yield GeneratorServiceStub(channel)
         await channel.close()

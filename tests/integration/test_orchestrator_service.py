@@ -64,7 +64,6 @@ from tests.support.model_server import tei
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
 from tests.support.started import refusal
 from tests.support.waiting import until
-from tests.support.whole_service import server_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -223,8 +222,7 @@ async def _serve(stack: AsyncExitStack, servicer: object, add: Callable[..., Non
     server = MeshServer(
         name,
         _Settings(grace_s=0.1),
-        [Registration(add, servicer, f"scripted.{name}")],
-        Idle(),
+        Idle(Registration(add, servicer, f"scripted.{name}")),
         telemetry=Telemetry.disabled(),
     )
     await stack.enter_async_context(server)
@@ -670,7 +668,9 @@ async def test_a_reranker_whose_model_server_is_down_degrades_and_says_so(
             remote_urls=(server.url,),
         )
         service = RerankerService(settings, Telemetry.disabled())
-        reranker = await stack.enter_async_context(server_of("reranker", settings, service))
+        reranker = await stack.enter_async_context(
+            MeshServer("reranker", settings, service, telemetry=Telemetry.disabled())
+        )
         mesh = await stack.enter_async_context(
             _mesh(tmp_path, beside=shared, RERANKER_TARGET=reranker.address)
         )

@@ -28,6 +28,7 @@ from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStu
 from evenmesh.wire.errors import FailedPrecondition, from_rpc_error
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptions
+from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
@@ -51,7 +52,6 @@ from tests.support.scripted_http import (
     serving,
 )
 from tests.support.started import environment, refusal
-from tests.support.whole_service import server_of
 
 WAIT_S = 60.0
 TEXTS = ("oil the chain", "worn brake pads squeal", "a red lamp at night")
@@ -117,7 +117,9 @@ async def open_reranker(
         | fields
     )
     service = RerankerService(settings, Telemetry.disabled())
-    mesh_server = await stack.enter_async_context(server_of("reranker", settings, service))
+    mesh_server = await stack.enter_async_context(
+        MeshServer("reranker", settings, service, telemetry=Telemetry.disabled())
+    )
     return await stack.enter_async_context(grpc.aio.insecure_channel(mesh_server.address))
 
 
@@ -186,7 +188,7 @@ async def open_retriever(
         | fields
     )
     mesh_server = await stack.enter_async_context(
-        server_of("retriever", settings, RetrieverService(settings))
+        MeshServer("retriever", settings, RetrieverService(settings), telemetry=Telemetry.disabled())
     )
     return await stack.enter_async_context(grpc.aio.insecure_channel(mesh_server.address))
 

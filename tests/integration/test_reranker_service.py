@@ -46,7 +46,6 @@ from tests.support import tiny_models
 from tests.support.lifecycle import Idle
 from tests.support.started import Start, end_in_one_line, serving, starting
 from tests.support.tiny_models import SENTENCES
-from tests.support.whole_service import server_of
 
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
 TIMEOUT = 60
@@ -113,7 +112,7 @@ async def generator(tmp_path: Path) -> AsyncIterator[Generators]:
     servicer.open(Generator([judge], TemplateLibrary.bundled()))
     settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
     registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
-    async with MeshServer("g", settings, [registration], Idle(), telemetry=Telemetry.disabled()) as server:
+    async with MeshServer("g", settings, Idle(registration), telemetry=Telemetry.disabled()) as server:
         yield server, judge
     pool.close()
 
@@ -130,7 +129,9 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             given = {"port": 0, "home": tmp_path, "grace_s": 0, "default_reranker": "rankrag"} | fields
             settings = RerankerSettings(**({"cross_encoder": ""} | given))
             service = RerankerService(settings, Telemetry.disabled())
-            server = await stack.enter_async_context(server_of("reranker", settings, service))
+            server = await stack.enter_async_context(
+                MeshServer("reranker", settings, service, telemetry=Telemetry.disabled())
+            )
             channel = connect(server.address, service=RERANKER)
             stack.push_async_callback(channel.close)
             return channel

@@ -192,7 +192,7 @@ async def test_exactly_the_allowed_cells_are_let_in(key_files: KeyFiles) -> None
     wrong: list[str] = []
     counted: Counter[str] = Counter()
     async with (
-        MeshServer("all", settings, [*map(_stand_in, services)], Idle(), telemetry=telemetry) as server,
+        MeshServer("all", settings, Idle(*map(_stand_in, services)), telemetry=telemetry) as server,
         connect(server.address, service="any", security=ChannelSecurity()) as channel,
     ):
 
@@ -240,7 +240,7 @@ async def test_where_nobody_is_asked_a_service_may_name_the_tenant() -> None:
     registration = _stand_in("evenmesh.evaluator.v1.EvaluatorService")
     telemetry = Telemetry.disabled()
     async with (
-        MeshServer("open", settings, [registration], Idle(), telemetry=telemetry) as server,
+        MeshServer("open", settings, Idle(registration), telemetry=telemetry) as server,
         connect(server.address, service="any", security=ChannelSecurity()) as channel,
     ):
         assert await _ended(channel, name, None) == (REACHED, "default")
@@ -438,7 +438,7 @@ async def world(key_files: KeyFiles, tmp_path: Path) -> AsyncIterator[World]:
     channels = {}
     async with AsyncExitStack() as stack:
         for name, (settings, service) in services.items():
-            server = MeshServer(name, settings, service.registrations, service, telemetry=telemetry)
+            server = MeshServer(name, settings, service, telemetry=telemetry)
             await stack.enter_async_context(server)
             for tenant in TENANTS:
                 security = ChannelSecurity(credential=Credential(key(tenant, Role.ADMIN)))

@@ -70,7 +70,7 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
     async def served() -> AsyncIterator[str]:
         settings = ServiceSettings(home=tmp_path, port=0, grace_s=0)
         async with MeshServer(
-            "scripted", settings, registrations, Idle(), telemetry=Telemetry.disabled()
+            "scripted", settings, Idle(*registrations), telemetry=Telemetry.disabled()
         ) as server:
             yield server.address
 

@@ -394,7 +394,7 @@ async def test_a_conversation_outlasts_the_deadline_of_calls_that_bring_none() -
     registration = Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, Slow(), name)
     settings = ServiceSettings(default_deadline_s=0.4, grace_s=0)
     async with (
-        MeshServer("slow", settings, [registration], Idle(), telemetry=Telemetry.disabled()) as server,
+        MeshServer("slow", settings, Idle(registration), telemetry=Telemetry.disabled()) as server,
         AsyncClient(server.address, timeout=30) as client,
     ):
         async with client.converse() as conversation:

@@ -62,7 +62,7 @@ async def clients() -> AsyncIterator[BothClients]:
     registration = Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, name)
     settings = ServiceSettings(grace_s=0, port=0)
     async with (
-        MeshServer("measures", settings, [registration], Idle(), telemetry=Telemetry.disabled()) as server,
+        MeshServer("measures", settings, Idle(registration), telemetry=Telemetry.disabled()) as server,
         AsyncClient(Addresses(evaluator=server.address)) as one,
     ):
         with Client(one.addresses) as other:

@@ -107,8 +107,7 @@ async def test_the_examples_run_in_their_order(
     async with MeshServer(
         "page",
         ServiceSettings(grace_s=0, port=0),
-        registrations,
-        Idle(),
+        Idle(*registrations),
         telemetry=Telemetry.disabled(),
     ) as server:
         for variable in VARIABLES.values():

@@ -32,7 +32,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
     settings = ServiceSettings(home=tmp_path, port=0, api_keys=path, limits=limits)
     registration = Registration(add_OrchestratorServiceServicer_to_server, Orchestrator(), NAME)
     async with MeshServer(
-        "orchestrator", settings, [registration], Idle(), telemetry=Telemetry.disabled()
+        "orchestrator", settings, Idle(registration), telemetry=Telemetry.disabled()
     ) as server:
         yield server.address, keys
 

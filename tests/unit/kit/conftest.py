@@ -16,7 +16,7 @@ from pydantic_settings import SettingsConfigDict
 from evenmesh.common.v1 import common_pb2, method_options_pb2
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire.channel import connect
-from evenmesh_kit.rpc.server import MeshServer, Registration
+from evenmesh_kit.rpc.server import MeshServer, Registration, Service
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -148,15 +148,16 @@ async def serve(tmp_path: Any) -> AsyncIterator[Serve]:
         async def start(
             *,
             telemetry: Telemetry | None = None,
-            lifecycle: Any = None,
+            service: Service | None = None,
             settings: dict[str, Any] | None = None,
             **behaviours: Any,
         ) -> MeshServer:
+            service = service or Idle()
+            service.registrations = (registration(**behaviours),)
             server = MeshServer(
                 "echo",
                 EchoSettings(**{"home": tmp_path, "grace_s": 5, **(settings or {})}),
-                [registration(**behaviours)],
-                lifecycle or Idle(),
+                service,
                 telemetry=telemetry or Telemetry.disabled(),
             )
             return await stack.enter_async_context(server)

@@ -139,7 +139,7 @@ async def serving(home: Path, **settings: float) -> AsyncIterator[Mesh]:
         Registration(add_RetrieverServiceServicer_to_server, retriever, RETRIEVER_NAME),
         Registration(add_CollectionServiceServicer_to_server, collections, COLLECTION_NAME),
     ]
-    server = MeshServer("retriever", configured, registrations, Idle(), telemetry=Telemetry.disabled())
+    server = MeshServer("retriever", configured, Idle(*registrations), telemetry=Telemetry.disabled())
     try:
         async with server, grpc.aio.insecure_channel(server.address) as channel:
             yield Mesh(server, channel, encoder, ingests, listings)

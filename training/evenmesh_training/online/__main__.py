@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tasks import cancel
-from evenmesh_kit.rpc.server import ServerStartError, run, serve
+from evenmesh_kit.rpc.server import ServerStartError, Service, run, serve
 from evenmesh_kit.settings import load
 from evenmesh_kit.storage.opening import opened
 from evenmesh_kit.telemetry import logs
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # these import torch
 _log = logging.getLogger("evenmesh.trainer")
 
 
-class TrainerService:
+class TrainerService(Service):
     """The parts of one trainer process and their lifecycle.
 
     Args:
@@ -148,7 +148,7 @@ async def main() -> None:
         os.nice(settings.niceness)
     telemetry = Telemetry.from_settings("trainer", settings)
     service = TrainerService(settings, reranker, telemetry)
-    await serve("trainer", settings, [], service, telemetry=telemetry)
+    await serve("trainer", settings, service, telemetry=telemetry)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 
 class Readiness:
-    """The readiness that a service's lifecycle sets and its health reports. For one event loop.
+    """The readiness that a service sets and its health reports. For one event loop.
 
     A service that is not ready still accepts calls; those that it cannot answer fail with the reason.
     """

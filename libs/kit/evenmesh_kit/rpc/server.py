@@ -80,8 +80,13 @@ class Registration:
     name: str
 
 
-class Lifecycle(Protocol):
-    """What a service does before and after serving."""
+class Service(Protocol):
+    """What a process serves, and what it does before and after serving; subclass it for the defaults."""
+
+    registrations: Sequence[Registration] = ()
+    """What it serves."""
+    readiness: Readiness | None = None
+    """Whether it is ready, if that may change while it runs."""
 
     async def start(self) -> None:
         """Load what is needed to answer; the service is NOT_SERVING until it returns."""
@@ -90,38 +95,21 @@ class Lifecycle(Protocol):
         """Release everything, after the last call."""
 
 
-class Service(Lifecycle, Protocol):
-    """The parts of a service's process and their lifecycle; subclass it for the defaults."""
-
-    registrations: Sequence[Registration] = ()
-    """What it serves."""
-    readiness: Readiness | None = None
-    """Whether it is ready, if that may change while it runs."""
-
-
 class MeshServer:
     """A gRPC server with the servicers of one service.
 
-    From :meth:`start` on health answers NOT_SERVING, and other calls get UNAVAILABLE, until the lifecycle's
+    From :meth:`start` on health answers NOT_SERVING, and other calls get UNAVAILABLE, until the service's
     ``start`` returns. Use it as an async context manager, or run a process with :func:`serve`. With a
     ``readiness``, health is NOT_SERVING also while the service is not ready; calls are still accepted.
     """
 
     def __init__(
-        self,
-        name: str,
-        settings: ServiceSettings,
-        registrations: Sequence[Registration],
-        lifecycle: Lifecycle,
-        *,
-        telemetry: Telemetry,
-        readiness: Readiness | None = None,
+        self, name: str, settings: ServiceSettings, service: Service, *, telemetry: Telemetry
     ) -> None:
-        self._name = name
         self._settings = settings
-        self._names = [registration.name for registration in registrations]
-        self._lifecycle = lifecycle
-        self._readiness = Readiness() if readiness is None else readiness
+        self._names = [registration.name for registration in service.registrations]
+        self._service = service
+        self._readiness = Readiness() if service.readiness is None else service.readiness
         self._health_task: asyncio.Task[None] | None = None
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
@@ -187,7 +175,7 @@ class MeshServer:
         )
         # With its methods registered, grpcio 1.85 waits anew for the next call of each of them at every call.
         self._server.add_registered_method_handlers = _by_name  # type: ignore[method-assign]
-        for registration in registrations:
+        for registration in service.registrations:
             registration.add(registration.servicer, self._server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -219,7 +207,7 @@ class MeshServer:
         shared = self._settings.share_port
         if shared:
             # Callers must not reach a process that is not ready while another one is.
-            await self._lifecycle.start()
+            await self._service.start()
             self._guard.open()
         try:
             self._bind()
@@ -230,13 +218,13 @@ class MeshServer:
                 await self._probed.start()
             self._port_file.enter_context(port_file(self._settings, self.address))
             if not shared:
-                await self._lifecycle.start()
+                await self._service.start()
         except BaseException:
             await self._server.stop(0)
             await self._stop_probed()
             self._port_file.close()
             if shared:
-                await self._lifecycle.stop()
+                await self._service.stop()
             raise
         self._started = True
         self._guard.open()
@@ -284,7 +272,7 @@ class MeshServer:
         if self._started:
             self._started = False
             self._port_file.close()
-            await self._lifecycle.stop()
+            await self._service.stop()
             if self._rates is not None:
                 await self._rates.close()
             _log.info("stopped")
@@ -513,28 +501,12 @@ def run_service(name: str, settings_type: type[S], make: Callable[[S, Telemetry]
         settings = load(settings_type)
         logs.configure(name, settings)
         telemetry = Telemetry.from_settings(name, settings)
-        service = make(settings, telemetry)
-        await serve(
-            name,
-            settings,
-            service.registrations,
-            service,
-            telemetry=telemetry,
-            readiness=service.readiness,
-        )
+        await serve(name, settings, make(settings, telemetry), telemetry=telemetry)
 
     return run(main)
 
 
-async def serve(
-    name: str,
-    settings: ServiceSettings,
-    registrations: Sequence[Registration],
-    lifecycle: Lifecycle,
-    *,
-    telemetry: Telemetry,
-    readiness: Readiness | None = None,
-) -> None:
+async def serve(name: str, settings: ServiceSettings, service: Service, *, telemetry: Telemetry) -> None:
     """Run a service until SIGTERM or SIGINT, or, if the settings say so, until its parent ends.
 
     The first signal drains within ``grace_s``; a second one ends running calls at once.
@@ -544,9 +516,7 @@ async def serve(
     """
     hurry = asyncio.Event()
     with asked_to_end(settings, hurry.set) as asked:
-        server = MeshServer(
-            name, settings, registrations, lifecycle, telemetry=telemetry, readiness=readiness
-        )
+        server = MeshServer(name, settings, service, telemetry=telemetry)
         # What a start imports and loads stays: looking for cycles in it takes a fifth of the time, now and
         # later.
         gc.disable()

@@ -74,10 +74,8 @@ async def test_a_service_that_is_not_ready_is_alive(tmp_path: Path, call: Any) -
     server = MeshServer(
         "empty",
         ServiceSettings(home=tmp_path),
-        [],
-        Idle(),
+        Idle(readiness=readiness),
         telemetry=Telemetry.disabled(),
-        readiness=readiness,
     )
     async with server:
         stub = health_pb2_grpc.HealthStub(call(server).channel)

@@ -84,10 +84,8 @@ async def test_it_follows_start_and_readiness(tmp_path: Path, port: int) -> None
     server = MeshServer(
         "echo",
         EchoSettings(home=tmp_path, health_port=port),
-        [registration()],
-        Slow(),
+        Slow(registration(), readiness=readiness),
         telemetry=Telemetry.disabled(),
-        readiness=readiness,
     )
     starting = asyncio.create_task(server.start())
     async with asyncio.timeout(60), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

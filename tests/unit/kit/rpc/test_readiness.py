@@ -23,7 +23,7 @@ async def test_health_follows_readiness_and_calls_are_let_in(tmp_path: Path) -> 
     readiness = Readiness()
     settings = EchoSettings(home=tmp_path, grace_s=5)
     async with MeshServer(
-        "echo", settings, [registration()], Idle(), telemetry=Telemetry.disabled(), readiness=readiness
+        "echo", settings, Idle(registration(), readiness=readiness), telemetry=Telemetry.disabled()
     ) as server:
         channel = connect(server.address, service=SERVICE)
         stub = health_pb2_grpc.HealthStub(channel)

@@ -350,7 +350,7 @@ from evenmesh_kit.telemetry.setup import Telemetry
 async def main():
     keys = Path(sys.argv[2]) / "keys.toml"
     settings = EchoSettings(home=Path(sys.argv[2]), api_keys=keys, max_message_bytes=2**24)
-    server = MeshServer("echo", settings, [registration()], Idle(), telemetry=Telemetry.disabled())
+    server = MeshServer("echo", settings, Idle(registration()), telemetry=Telemetry.disabled())
     async with server:
         print(server.address, flush=True)
         await asyncio.Event().wait()

@@ -22,10 +22,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
 from evenmesh_kit.rpc import server
-from evenmesh_kit.rpc.server import MeshServer, ServerStartError, run
+from evenmesh_kit.rpc.server import MeshServer, ServerStartError, Service, run
 from evenmesh_kit.rpc.server import serve as run_service
 from evenmesh_kit.settings import ServiceSettings, SettingsError
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.lifecycle import Idle
 from tests.support.waiting import until
 
 SERVICE = "evenmesh.test.v1.EchoService"
@@ -67,10 +68,11 @@ async def test_one_task_waits_for_the_next_call_whatever_the_number_of_methods(s
     assert "_request_registered_call" not in waiting
 
 
-class Slow:
-    """A lifecycle that starts when reported."""
+class Slow(Idle):
+    """A service that starts when reported."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.go = asyncio.Event()
         self.events: list[str] = []
 
@@ -86,8 +88,8 @@ class Slow:
 async def test_until_it_has_started_it_is_not_serving_and_takes_no_calls(
     serve: Any, call: Any, tmp_path: Path
 ) -> None:
-    lifecycle, port_file = Slow(), tmp_path / "run" / "echo.port"
-    starting = asyncio.create_task(serve(lifecycle=lifecycle, settings={"port_file": port_file}))
+    service, port_file = Slow(), tmp_path / "run" / "echo.port"
+    starting = asyncio.create_task(serve(service=service, settings={"port_file": port_file}))
     await until(port_file.exists)
     echo = call(port_file.read_text())
     assert await health(echo) == NOT_SERVING
@@ -96,12 +98,12 @@ async def test_until_it_has_started_it_is_not_serving_and_takes_no_calls(
         await echo("unary")
     refused = errors.from_rpc_error(failed.value)
     assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "STARTING")
-    lifecycle.go.set()
+    service.go.set()
     server = await starting
     assert await health(echo, SERVICE) == SERVING
     assert await echo("unary") == ["a"]
     await server.stop()
-    assert lifecycle.events == ["starting", "started", "stopped"]
+    assert service.events == ["starting", "started", "stopped"]
     assert not port_file.exists()
 
 
@@ -110,11 +112,11 @@ async def test_a_failed_start_leaves_nothing_behind(serve: Any, tmp_path: Path) 
         async def start(self) -> None:
             raise ServerStartError("the model is missing: run `evenmesh fetch`")
 
-    lifecycle, port_file = Broken(), tmp_path / "port"
+    service, port_file = Broken(), tmp_path / "port"
     with pytest.raises(ServerStartError, match="the model is missing"):
-        await serve(lifecycle=lifecycle, settings={"port_file": port_file})
+        await serve(service=service, settings={"port_file": port_file})
     assert not port_file.exists()
-    assert lifecycle.events == []
+    assert service.events == []
 
 
 async def test_a_taken_port_is_reported_in_one_line(serve: Any) -> None:
@@ -153,11 +155,11 @@ async def test_a_successor_keeps_its_port_file_and_lets_go_of_all_where_it_canno
     await before.stop()
     assert (tmp_path / "port").read_text() == after.address
     assert await call(after)("unary") == ["a"]
-    lifecycle = Slow()
-    lifecycle.go.set()
+    service = Slow()
+    service.go.set()
     with pytest.raises(ServerStartError, match="cannot write"):
-        await serve(lifecycle=lifecycle, settings=shared | {"port_file": tmp_path / "port" / "below"})
-    assert lifecycle.events == ["starting", "started", "stopped"]
+        await serve(service=service, settings=shared | {"port_file": tmp_path / "port" / "below"})
+    assert service.events == ["starting", "started", "stopped"]
     await after.stop()
     assert not (tmp_path / "port").exists()
 
@@ -243,9 +245,9 @@ async def test_after_the_grace_running_calls_are_ended(serve: Any, call: Any) ->
             ended.set()
         return request
 
-    lifecycle = Slow()
-    lifecycle.go.set()
-    server = await serve(unary=forever, lifecycle=lifecycle)
+    service = Slow()
+    service.go.set()
+    server = await serve(unary=forever, service=service)
     running = asyncio.create_task(call(server)("unary", timeout=60))
     await until(lambda: server.in_flight)
     async with asyncio.timeout(10):
@@ -255,7 +257,7 @@ async def test_after_the_grace_running_calls_are_ended(serve: Any, call: Any) ->
             await running
     refused = errors.from_rpc_error(failed.value)
     assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "CUT_SHORT")
-    assert lifecycle.events[-1] == "stopped"
+    assert service.events[-1] == "stopped"
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -266,9 +268,9 @@ async def test_a_stop_without_grace_ends_everything_and_may_be_asked_for_twice(
         await asyncio.Event().wait()
         return request
 
-    lifecycle = Slow()
-    lifecycle.go.set()
-    server = await serve(unary=forever, lifecycle=lifecycle)
+    service = Slow()
+    service.go.set()
+    server = await serve(unary=forever, service=service)
     echo = call(server)
     watch = health_pb2_grpc.HealthStub(echo.channel).Watch(
         health_pb2.HealthCheckRequest(service=SERVICE), timeout=60
@@ -283,7 +285,7 @@ async def test_a_stop_without_grace_ends_everything_and_may_be_asked_for_twice(
         grpc.StatusCode.UNAVAILABLE
     }
     assert server.in_flight == 0
-    assert lifecycle.events == ["starting", "started", "stopped"]
+    assert service.events == ["starting", "started", "stopped"]
 
 
 async def test_less_time_asked_for_later_shortens_the_drain(serve: Any, call: Any) -> None:
@@ -320,22 +322,13 @@ SERVICE_MAIN = """
 import asyncio, os, signal, sys
 import grpc
 from evenmesh_kit.telemetry import logs
-from evenmesh_kit.rpc.server import Registration, run, serve
+from evenmesh_kit.rpc.server import Registration, Service, run, serve
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry.setup import Telemetry
 
 
 class Settings(ServiceSettings):
     model_config = {"env_prefix": "EVENMESH_ECHO_"}
-
-
-class Lifecycle:
-    async def start(self):
-        if os.environ.get("SLOW_START"):
-            await asyncio.Event().wait()
-
-    async def stop(self):
-        sys.stdout.write("stopped")
 
 
 async def wait(request, context):
@@ -349,11 +342,22 @@ def add(servicer, server):
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.Wait", handlers),))
 
 
+class Waiting(Service):
+    registrations = [Registration(add, None, "t.Wait")]
+
+    async def start(self):
+        if os.environ.get("SLOW_START"):
+            await asyncio.Event().wait()
+
+    async def stop(self):
+        sys.stdout.write("stopped")
+
+
 async def main():
     settings = load(Settings)
     logs.configure("echo", settings)
     telemetry = Telemetry.from_settings("echo", settings)
-    await serve("echo", settings, [Registration(add, None, "t.Wait")], Lifecycle(), telemetry=telemetry)
+    await serve("echo", settings, Waiting(), telemetry=telemetry)
 
 
 sys.exit(run(main))
@@ -540,17 +544,17 @@ async def test_telemetry_that_is_off_installs_nothing() -> None:
 
 
 async def test_a_server_that_never_started_can_be_stopped(tmp_path: Path) -> None:
-    lifecycle = Slow()
-    server = MeshServer("echo", ServiceSettings(home=tmp_path), [], lifecycle, telemetry=Telemetry.disabled())
+    service = Slow()
+    server = MeshServer("echo", ServiceSettings(home=tmp_path), service, telemetry=Telemetry.disabled())
     async with asyncio.timeout(10):
         await server.stop()
-    assert lifecycle.events == []
+    assert service.events == []
 
 
 async def test_a_start_looks_for_no_cycles_and_a_running_service_does(tmp_path: Path) -> None:
     collecting: list[bool] = []
 
-    class Lifecycle:
+    class Watched(Service):
         async def start(self) -> None:
             collecting.append(gc.isenabled())
             asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
@@ -559,7 +563,7 @@ async def test_a_start_looks_for_no_cycles_and_a_running_service_does(tmp_path: 
             collecting.append(gc.isenabled())
 
     settings = ServiceSettings(home=tmp_path, port=0)
-    await run_service("echo", settings, [], Lifecycle(), telemetry=Telemetry.disabled())
+    await run_service("echo", settings, Watched(), telemetry=Telemetry.disabled())
     assert collecting == [False, True]
 
 
@@ -570,7 +574,7 @@ async def test_memory_is_given_back_after_the_start_and_between_calls(
     monkeypatch.setattr(server.idle_memory, "give_back", lambda: given.append(0))
     monkeypatch.setattr(server, "GIVE_BACK_S", 0.01)
 
-    class Lifecycle:
+    class Watched(Service):
         async def start(self) -> None:
             await asyncio.sleep(0.05)
             assert not given, "it is not idle while it starts"
@@ -579,9 +583,7 @@ async def test_memory_is_given_back_after_the_start_and_between_calls(
             pass
 
     settings = ServiceSettings(home=tmp_path, port=0)
-    running = asyncio.create_task(
-        run_service("echo", settings, [], Lifecycle(), telemetry=Telemetry.disabled())
-    )
+    running = asyncio.create_task(run_service("echo", settings, Watched(), telemetry=Telemetry.disabled()))
     await until(lambda: len(given) > 2)
     os.kill(os.getpid(), signal.SIGTERM)
     await running

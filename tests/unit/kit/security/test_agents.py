@@ -111,7 +111,7 @@ async def served(servicer: Any, **settings: Any) -> AsyncIterator[MeshServer]:
     """A running server."""
     registration = Registration(rpc.add_RerankerServiceServicer_to_server, servicer, SERVICE)
     given = ServiceSettings(port=0, grace_s=0, **settings)
-    async with MeshServer("s", given, [registration], Idle(), telemetry=Telemetry.disabled()) as server:
+    async with MeshServer("s", given, Idle(registration), telemetry=Telemetry.disabled()) as server:
         yield server
 
 

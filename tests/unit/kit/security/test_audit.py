@@ -112,7 +112,7 @@ async def test_deletions_and_promotions_are_recorded(lines: Any, tmp_path: Path)
         ),
     ]
     settings = ServiceSettings(home=tmp_path, api_keys=file, grace_s=1)
-    server = MeshServer("echo", settings, services, Idle(), telemetry=Telemetry.disabled())
+    server = MeshServer("echo", settings, Idle(*services), telemetry=Telemetry.disabled())
     metadata = (("authorization", f"Bearer {key}"),)
     async with server, connect(server.address, service="any", retry=False) as channel:
         stub: Any = collections_grpc.CollectionServiceStub(channel)

@@ -220,7 +220,7 @@ async def test_what_triton_is_shown_is_reported_from_when_it_is(
         triton_private_key=key,
         triton_root_certificates=authorities,
     )
-    server = MeshServer("echo", settings, [], Idle(), telemetry=telemetry)
+    server = MeshServer("echo", settings, Idle(), telemetry=telemetry)
     assert ends(telemetry) == {}
     assert settings.triton_credentials() is not None
     assert ends(telemetry) == {"triton": LATER}

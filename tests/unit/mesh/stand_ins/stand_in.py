@@ -11,7 +11,7 @@ import sys
 
 from pydantic_settings import SettingsConfigDict
 
-from evenmesh_kit.rpc.server import run, serve
+from evenmesh_kit.rpc.server import Service, run, serve
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry.setup import Telemetry
 
@@ -26,7 +26,7 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
 
-class Lifecycle:
+class StandIn(Service):
     """Serves at once, unless reported not to."""
 
     async def start(self) -> None:
@@ -48,7 +48,7 @@ async def main() -> None:
     if BEHAVIOUR == "refuse":
         sys.stderr.write("EVENMESH_GENERATOR_MODEL='none': there is no such model\n")
         sys.exit(2)
-    await serve(NAME, load(Settings), [], Lifecycle(), telemetry=Telemetry.disabled())
+    await serve(NAME, load(Settings), StandIn(), telemetry=Telemetry.disabled())
 
 
 if __name__ == "__main__":
