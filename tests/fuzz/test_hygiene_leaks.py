@@ -14,9 +14,9 @@ import pytest
 from google.protobuf.message import Message
 
 from evenmesh_kit.telemetry.logs import JsonFormatter
-from evenmesh_kit.telemetry.setup import Telemetry
 from tests.fuzz import recipes, rpcs
 from tests.fuzz.mesh import RPCS, FuzzMesh
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 TEXT, NAME, SECRET = "zqtextqz", "zqnameqz", "zqsecretqz"
 """Marks of what was written, of what things are called, and of credentials."""
@@ -79,7 +79,7 @@ def marked(message: Message) -> Message:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FuzzMesh, Any, io.StringIO]]:
     """The services, what they record, and what they log as they log it."""
-    telemetry = Telemetry.in_memory("mesh")
+    telemetry = InMemoryTelemetry("mesh")
     lines = io.StringIO()
     handler = logging.StreamHandler(lines)
     handler.setFormatter(JsonFormatter("mesh"))

@@ -26,8 +26,8 @@ from evenmesh_generator.backends.triton import wire
 from evenmesh_generator.backends.triton.client import TritonClient
 from evenmesh_generator.triton import environment, shared_memory, stubs
 from evenmesh_generator.triton.tensors import texts
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
 from evenmesh_kit.telemetry.spans import Spans
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
 from tests.support.triton_models import write_odd_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
@@ -146,7 +146,7 @@ async def described(target: str, telemetry: InMemoryTelemetry) -> None:
 async def test_a_request_is_one_trace_from_the_generator_into_triton(
     small: TritonServer, collector: Collector
 ) -> None:
-    recorded, not_recorded = Telemetry.in_memory("generator"), Telemetry.in_memory("generator")
+    recorded, not_recorded = InMemoryTelemetry("generator"), InMemoryTelemetry("generator")
     traces = []
     while len(traces) < TRIES and not (traces and collector.of(traces[-1])):
         if traces:

@@ -14,7 +14,7 @@ from evenmesh_evaluator.domain import Configuration, Exposed, Labels, Measuremen
 from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.scores import measure
 from evenmesh_evaluator.reports.fairness_window import OTHER, REST, FairnessWindow, Series, Share
-from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 HOUR_S = 3600.0
 NOW_S = 1_000_000 * HOUR_S
@@ -253,7 +253,7 @@ def test_the_largest_provider_of_each_collection_is_named_first() -> None:
 
 
 def test_metrics_have_the_windows_values_by_configuration() -> None:
-    telemetry = Telemetry.in_memory("evaluator")
+    telemetry = InMemoryTelemetry("evaluator")
     metrics = EvaluatorMetrics(telemetry)
     observation, measurement = observed([[0], [1]], at_s=time.time(), alpha=None)
     with metrics.record(pb.Observation(id="o", run_id="r")) as record:

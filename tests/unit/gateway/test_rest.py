@@ -25,6 +25,7 @@ from evenmesh_gateway.http.bodies import in_pieces, split_lines
 from evenmesh_gateway.methods import public_methods
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.methods import METHODS
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
@@ -313,7 +314,7 @@ async def test_the_credential_and_the_trace_are_sent_on_and_nothing_else(
 async def test_a_request_is_recorded_without_its_texts(
     open_gateway: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    telemetry = Telemetry.in_memory("gateway")
+    telemetry = InMemoryTelemetry("gateway")
     gateway = await open_gateway(telemetry)
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with caplog.at_level(logging.INFO, "evenmesh.gateway.access"):
@@ -340,7 +341,7 @@ async def test_a_request_is_recorded_without_its_texts(
 async def test_methods_that_clients_make_up_are_one_label(
     open_gateway: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    telemetry = Telemetry.in_memory("gateway")
+    telemetry = InMemoryTelemetry("gateway")
     gateway = await open_gateway(telemetry)
     with caplog.at_level(logging.INFO, "evenmesh.gateway.access"):
         for method in ("GET", "PATCH", "SECRET1", "SECRET2"):

@@ -33,7 +33,8 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.telemetry import gen_ai
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 NAMES = {
     "gen_ai.server.request.duration": "s",
@@ -89,7 +90,7 @@ class Steady:
 
 @pytest.fixture
 def telemetry() -> Iterator[InMemoryTelemetry]:
-    telemetry = Telemetry.in_memory("generator")
+    telemetry = InMemoryTelemetry("generator")
     yield telemetry
     telemetry.shutdown()
 

@@ -15,15 +15,15 @@ from evenmesh_generator.servicer import GeneratorServicer
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.telemetry import gen_ai
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
 from evenmesh_kit.telemetry.spans import Spans
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.unit.generator.test_metrics import ANSWER, Steady
 
 
 @pytest.fixture(params=[False, True])
 def telemetry(request: pytest.FixtureRequest) -> Iterator[InMemoryTelemetry]:
     """Telemetry without and with text."""
-    telemetry = Telemetry.in_memory("generator", text=request.param)
+    telemetry = InMemoryTelemetry("generator", text=request.param)
     yield telemetry
     telemetry.shutdown()
 

@@ -15,11 +15,11 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_kit.telemetry.recorder import extract_context
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
 from evenmesh_kit.telemetry.spans import Spans
 from evenmesh_orchestrator import tracing
 from evenmesh_orchestrator.domain import Ask
 from evenmesh_orchestrator.metrics import AskMetrics, RecordedOutbox, RecordedPipeline, observed_at_s
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.unit.orchestrator.fakes import Mesh, ask, audit, ensemble, passage
 
 
@@ -55,7 +55,7 @@ def counted(telemetry: InMemoryTelemetry, name: str) -> dict[tuple[str, ...], fl
 
 
 async def test_an_ask_that_works_is_ok(mesh: Mesh) -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     await asked(mesh, telemetry, ask(reranker="cross-encoder"))
     assert counted(telemetry, "evenmesh.asks") == {("ask", "ok"): 1}
     assert "evenmesh.ask.degradations" not in telemetry.metrics()
@@ -66,7 +66,7 @@ async def test_an_ask_that_works_is_ok(mesh: Mesh) -> None:
 
 
 async def test_a_degradation_is_counted_and_reported(mesh: Mesh) -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     mesh.reranker.error = Unavailable("UPSTREAM_UNAVAILABLE", "it is away")
     await asked(mesh, telemetry, ask(reranker="cross-encoder"))
     assert counted(telemetry, "evenmesh.asks") == {("ask", "degraded"): 1}
@@ -79,7 +79,7 @@ async def test_a_degradation_is_counted_and_reported(mesh: Mesh) -> None:
 
 
 async def test_an_ask_without_an_answer_failed(mesh: Mesh) -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     mesh.retriever.error = Unavailable("UPSTREAM_UNAVAILABLE", "it is away")
     with pytest.raises(MeshError):
         await asked(mesh, telemetry, ask())
@@ -87,7 +87,7 @@ async def test_an_ask_without_an_answer_failed(mesh: Mesh) -> None:
 
 
 async def test_an_ask_whose_caller_goes_away_is_cancelled(mesh: Mesh) -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     events = recorded(mesh, telemetry).ask(ask(), Deadline.after(60))
     await anext(events)
     await events.aclose()
@@ -95,7 +95,7 @@ async def test_an_ask_whose_caller_goes_away_is_cancelled(mesh: Mesh) -> None:
 
 
 async def test_ensembles_and_audits_are_asks_of_their_kind(mesh: Mesh) -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     mesh.retriever.places["wiki"] = [passage(name) for name in "abcdef"]
     pipeline = recorded(mesh, telemetry)
     async for _ in pipeline.ensemble(ensemble("Wiki@2", "WikiDense@2"), Deadline.after(60)):
@@ -106,7 +106,7 @@ async def test_ensembles_and_audits_are_asks_of_their_kind(mesh: Mesh) -> None:
 
 
 async def test_rankings_drawn_over_a_rerankers_scores_are_a_span(mesh: Mesh) -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     sampling = pb.AskRequest(question="?").sampling
     sampling.alpha, sampling.num_rankings, sampling.seed = 2.0, 3, 7
     question = ask(
@@ -125,7 +125,7 @@ async def test_rankings_drawn_over_a_rerankers_scores_are_a_span(mesh: Mesh) -> 
 
 @pytest.mark.parametrize("text", [False, True])
 async def test_words_are_in_spans_only_where_settings_say_so(mesh: Mesh, text: bool) -> None:
-    telemetry = Telemetry.in_memory("orchestrator", text=text)
+    telemetry = InMemoryTelemetry("orchestrator", text=text)
     await asked(mesh, telemetry, ask(question="Which river?", reranker="cross-encoder"))
     everything = "".join(span.to_json() for span in telemetry.spans())
     assert ("Which river?" in everything) is text
@@ -133,7 +133,7 @@ async def test_words_are_in_spans_only_where_settings_say_so(mesh: Mesh, text: b
 
 
 async def test_an_observation_takes_its_trace_along() -> None:
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     encode = tracing.encoder(lambda _: evaluator_pb.Observation(id="o", question="q").SerializeToString())
     nothing: Any = None
     with telemetry.tracer.start_as_current_span("observe") as span:
@@ -148,7 +148,7 @@ async def test_an_observation_takes_its_trace_along() -> None:
 @pytest.fixture
 async def outbox(tmp_path: Path) -> AsyncIterator[tuple[RecordedOutbox, InMemoryTelemetry]]:
     """An open, empty outbox for two, recorded."""
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     one = RecordedOutbox(telemetry, tmp_path / "outbox.db", capacity=2, tenant_share=1.0)
     await one.open()
     yield one, telemetry

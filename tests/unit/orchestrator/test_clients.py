@@ -29,6 +29,7 @@ from evenmesh_orchestrator.domain import FirstStage
 from evenmesh_orchestrator.observations.relay import ObserveStream
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_orchestrator.upstreams import Upstream, Upstreams
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.unit.orchestrator.fakes import ask, passage
 
 SERVICE = "evenmesh.evaluator.v1.EvaluatorService"
@@ -67,7 +68,7 @@ async def _acknowledging(requests: AsyncIterator[Any], context: Any) -> AsyncIte
 @pytest.fixture(params=["plain", "traced"])
 def telemetry(request: pytest.FixtureRequest) -> Telemetry:
     """Channels behave alike with and without interceptors, which gRPC builds as different calls."""
-    return Telemetry.disabled() if request.param == "plain" else Telemetry.in_memory("orchestrator")
+    return Telemetry.disabled() if request.param == "plain" else InMemoryTelemetry("orchestrator")
 
 
 def _channel(port: int, telemetry: Telemetry) -> grpc.aio.Channel:
@@ -406,7 +407,7 @@ async def test_a_silent_upstream_is_not_called_and_found_again() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    telemetry = Telemetry.in_memory("orchestrator")
+    telemetry = InMemoryTelemetry("orchestrator")
     settings = OrchestratorSettings(breaker_failures=2, breaker_open_s=3, breaker_slow_s=0.05)
     upstream = Upstreams(settings, telemetry.meter).reranker
     server, port = await _server(**_rerank(hanging))

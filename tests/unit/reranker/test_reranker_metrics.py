@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 import pytest
 
 from evenmesh.wire.errors import FailedPrecondition, MeshError, Unavailable
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 from evenmesh_reranker.feedback.domain import Outcome, RecordStatus
 from evenmesh_reranker.metrics import FeedbackGauges, FeedbackSummary, RerankerMetrics, ServingModel
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.waiting import until
 
 PASSAGES = [Passage("a", "", "x"), Passage("b", "", "y"), Passage("c", "", "z")]
@@ -42,7 +43,7 @@ def reported(telemetry: InMemoryTelemetry, name: str) -> dict[tuple[str, ...], f
 
 
 async def test_pairs_that_were_scored_are_counted_and_reported() -> None:
-    telemetry = Telemetry.in_memory("reranker")
+    telemetry = InMemoryTelemetry("reranker")
     subject = RerankerMetrics(telemetry).reranker("rankrag", Steady())
     with telemetry.tracer.start_as_current_span("Rerank"):
         await subject.score("a secret", PASSAGES, AGENT)
@@ -61,7 +62,7 @@ async def test_pairs_that_were_scored_are_counted_and_reported() -> None:
 
 
 async def test_a_failure_has_its_reason() -> None:
-    telemetry = Telemetry.in_memory("reranker")
+    telemetry = InMemoryTelemetry("reranker")
     metrics = RerankerMetrics(telemetry)
     subject = metrics.reranker("cross-encoder", Steady(FailedPrecondition("NOT_CONFIGURED", "no model")))
     with pytest.raises(FailedPrecondition):
@@ -72,7 +73,7 @@ async def test_a_failure_has_its_reason() -> None:
 
 
 def test_batches_and_their_queue_are_reported() -> None:
-    telemetry = Telemetry.in_memory("reranker")
+    telemetry = InMemoryTelemetry("reranker")
     metrics = RerankerMetrics(telemetry)
     metrics.watch_queue(lambda: 5)
     metrics.queued([0.5, 1.5])
@@ -91,7 +92,7 @@ def test_batches_and_their_queue_are_reported() -> None:
 
 
 def test_the_model_that_serves_is_reported_with_its_age() -> None:
-    telemetry = Telemetry.in_memory("reranker")
+    telemetry = InMemoryTelemetry("reranker")
     made, served = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     serving: list[ServingModel | None] = [None]
     RerankerMetrics(telemetry).watch_model(lambda: serving[0])
@@ -106,7 +107,7 @@ def test_the_model_that_serves_is_reported_with_its_age() -> None:
 
 
 def test_feedback_is_counted_by_what_became_of_it() -> None:
-    telemetry = Telemetry.in_memory("reranker")
+    telemetry = InMemoryTelemetry("reranker")
     outcomes = [
         Outcome(RecordStatus.STORED),
         Outcome(RecordStatus.STORED),
@@ -122,7 +123,7 @@ def test_feedback_is_counted_by_what_became_of_it() -> None:
 
 
 async def test_feedback_is_looked_at_and_trouble_with_it_ends_nothing() -> None:
-    telemetry = Telemetry.in_memory("reranker")
+    telemetry = InMemoryTelemetry("reranker")
     answers: list[FeedbackSummary | Unavailable] = [
         Unavailable("STORE_LOCKED", "busy"),
         FeedbackSummary(0, None),

@@ -12,6 +12,7 @@ from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever.domain import CollectionInfo, Draw, Passage, Query, Retrieval
 from evenmesh_retriever.metrics import RetrieverMetrics
 from evenmesh_retriever.steps import Outcome
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 
 def query(draw: Draw | None = None) -> Query:
@@ -34,7 +35,7 @@ def found() -> Retrieval:
 
 @pytest.mark.parametrize("text", [False, True])
 async def test_a_search_is_a_span_with_the_draw_within(text: bool) -> None:
-    telemetry = Telemetry.in_memory("retriever", text=text)
+    telemetry = InMemoryTelemetry("retriever", text=text)
     metrics = RetrieverMetrics(telemetry)
     asked = query(Draw(alpha=2.0, num_rankings=3, seed=7))
 
@@ -63,7 +64,7 @@ async def test_a_search_is_a_span_with_the_draw_within(text: bool) -> None:
 
 
 def test_the_largest_collections_are_reported_by_name_and_all_are_counted() -> None:
-    telemetry = Telemetry.in_memory("retriever")
+    telemetry = InMemoryTelemetry("retriever")
     metrics = RetrieverMetrics(telemetry, series=2)
     now = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -83,7 +84,7 @@ def test_the_largest_collections_are_reported_by_name_and_all_are_counted() -> N
 
 
 def test_a_replica_reports_how_far_it_is_behind() -> None:
-    telemetry = Telemetry.in_memory("retriever")
+    telemetry = InMemoryTelemetry("retriever")
 
     class Replica:
         age_s = 1.5

@@ -1,24 +1,18 @@
-"""Export telemetry to an OTLP collector, a Prometheus scrape, or memory; imported only if one is set."""
+"""Export telemetry to an OTLP collector or a Prometheus scrape; imported only if one is set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import (
-    InMemoryMetricReader,
-    Metric,
-    MetricReader,
-    PeriodicExportingMetricReader,
-)
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Tracer
 
 from evenmesh_kit.settings import ServiceSettings, SettingsError, variable
@@ -63,46 +57,6 @@ def from_settings(name: str, settings: ServiceSettings) -> Exporting:
         on_shutdown.append(stop)
     # Without an exporter of spans none are made; the trace context still travels.
     sampler = ParentBased(TraceIdRatioBased(settings.trace_sample_ratio)) if processors else ALWAYS_OFF
-    return replace(_exporting(name, sampler, processors, readers, on_shutdown), headers=headers)
-
-
-class Memory:
-    """Keeps spans and metrics in memory."""
-
-    def __init__(self, name: str, trace_sample_ratio: float) -> None:
-        self._exporter = InMemorySpanExporter()
-        self._reader = InMemoryMetricReader()
-        self.exporting = _exporting(
-            name,
-            ParentBased(TraceIdRatioBased(trace_sample_ratio)),
-            [SimpleSpanProcessor(self._exporter)],
-            [self._reader],
-        )
-
-    def spans(self) -> Sequence[ReadableSpan]:
-        """Return the ended spans, in the order of their ends."""
-        return self._exporter.get_finished_spans()
-
-    def metrics(self) -> dict[str, Metric]:
-        """Return the current metrics by name."""
-        data = self._reader.get_metrics_data()
-        if data is None:
-            return {}
-        return {
-            metric.name: metric
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
-
-
-def _exporting(
-    name: str,
-    sampler: Sampler,
-    processors: Sequence[SpanProcessor],
-    readers: Sequence[MetricReader],
-    on_shutdown: Sequence[Callable[[], object]] = (),
-) -> Exporting:
     resource = Resource.create({"service.name": name})
     traces = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
     for processor in processors:
@@ -112,6 +66,7 @@ def _exporting(
         traces.get_tracer(_SCOPE),
         meters.get_meter(_SCOPE),
         (traces.shutdown, meters.shutdown, *on_shutdown),
+        headers,
     )
 
 

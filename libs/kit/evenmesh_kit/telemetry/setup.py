@@ -23,9 +23,6 @@ from evenmesh_kit.telemetry.reload_monitor import ReloadMonitor
 from evenmesh_kit.telemetry.server_interceptor import TracedServer
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import Metric
-    from opentelemetry.sdk.trace import ReadableSpan
-
     from evenmesh.wire.certificates import Certificates
     from evenmesh.wire.credentials import TokenFile
 
@@ -104,11 +101,6 @@ class Telemetry:
             telemetry.reloads.watch("otlp_headers", exporting.headers)
         return telemetry
 
-    @staticmethod
-    def in_memory(name: str, *, trace_sample_ratio: float = 1.0, text: bool = False) -> InMemoryTelemetry:
-        """Return telemetry that keeps its records in memory (``spans()`` and ``metrics()``), for tests."""
-        return InMemoryTelemetry(name, trace_sample_ratio, text=text)
-
     def server_interceptors(self) -> Sequence[HandlerInterceptor]:
         """Return the interceptors of a server, outermost first; none when disabled."""
         return self._server
@@ -125,22 +117,3 @@ class Telemetry:
         """Send the rest and stop; takes seconds if a collector does not answer."""
         for stop in self._on_shutdown:
             stop()
-
-
-class InMemoryTelemetry(Telemetry):
-    """Telemetry that keeps its records in memory."""
-
-    def __init__(self, name: str, trace_sample_ratio: float, *, text: bool = False) -> None:
-        from evenmesh_kit.telemetry.exporters import Memory
-
-        self._memory = Memory(name, trace_sample_ratio)
-        kept = self._memory.exporting
-        super().__init__(kept.tracer, kept.meter, enabled=True, text=text, on_shutdown=kept.on_shutdown)
-
-    def spans(self) -> Sequence[ReadableSpan]:
-        """Return the ended spans, in the order of their ends."""
-        return self._memory.spans()
-
-    def metrics(self) -> dict[str, Metric]:
-        """Return the current metrics by name."""
-        return self._memory.metrics()

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from evenmesh.wire.certificates import Certificates, Material
 from evenmesh_gateway.http import server
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 NAME = "localhost"
 
@@ -99,7 +99,7 @@ async def test_files_that_change_again_while_they_are_read_do_not_end_renewals(
 
 async def test_metrics_say_when_the_certificate_of_callers_ends(tmp_path: Path) -> None:
     files = write(tmp_path, trustme.CA())
-    telemetry = Telemetry.in_memory("gateway")
+    telemetry = InMemoryTelemetry("gateway")
     http = server.HttpServer(says_nothing, GatewaySettings(port=0, **files), telemetry)
     (ends,) = (
         point.value

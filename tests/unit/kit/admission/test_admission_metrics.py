@@ -10,10 +10,11 @@ from evenmesh.wire.errors import Overloaded
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 
 async def test_it_tells_what_is_in_flight_waits_and_was_refused() -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     pairs, tokens = Admission(4, "pairs", queue_s=60.0), Admission(7, "tokens")
     AdmissionMetrics(telemetry, pairs, tokens)
 

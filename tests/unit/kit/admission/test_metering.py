@@ -20,6 +20,7 @@ from evenmesh_kit.rpc.server import ServerStartError
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.clock import Clock
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.unit.kit.conftest import EchoSettings
 
 
@@ -142,7 +143,7 @@ async def test_one_tenants_limit_is_not_anothers(
     serve: Any, call: Any, tmp_path: Path, tenant_keys: dict[str, str]
 ) -> None:
     (tmp_path / "limits.toml").write_text("[default]\ncalls_per_s = 0.001\nburst = 2\n")
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     server = await serve(
         telemetry=telemetry,
         settings={"EVENMESH_API_KEYS": tmp_path / "keys.toml", "EVENMESH_LIMITS": tmp_path / "limits.toml"},

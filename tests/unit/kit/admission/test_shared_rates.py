@@ -18,6 +18,7 @@ from evenmesh_kit.admission.metering import Meter
 from evenmesh_kit.admission.shared_rates import OUT_OF_TOKENS, RATE_LIMITED, Excess, SharedRates
 from evenmesh_kit.rpc.server import ServerStartError
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.redis_server import RedisServer, running
 
 SLOW = TenantLimits(calls_per_s=0.001, burst=10)
@@ -113,7 +114,7 @@ async def test_a_call_takes_one_round_trip(redis: RedisServer) -> None:
 @pytest.mark.parametrize("required", [False, True])
 async def test_while_the_store_is_away(required: bool) -> None:
     now = 0.0
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     with running() as server:
         async with replica(server, required=required, meter=telemetry.meter, clock=lambda: now) as rates:
             assert await begin(rates, "away") is None

@@ -11,7 +11,7 @@ import pytest
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
 from evenmesh.wire.errors import reason_in
-from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.waiting import until
 
 
@@ -24,7 +24,7 @@ async def test_an_error_is_counted_with_its_reason(serve: Any, call: Any, kind: 
         yield ItemError()
         raise errors.Unavailable("NO_MODEL", "a secret")
 
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     server = await serve(
         telemetry=telemetry, unary=unary, server_stream=stream, client_stream=unary, bidi=stream
     )
@@ -41,7 +41,7 @@ async def test_an_error_is_counted_with_its_reason(serve: Any, call: Any, kind: 
 
 
 async def test_a_call_that_works_is_no_error(serve: Any, call: Any) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     await call(await serve(telemetry=telemetry))("unary")
     assert "evenmesh.rpc.errors" not in telemetry.metrics()
 

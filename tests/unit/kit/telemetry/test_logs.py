@@ -12,7 +12,7 @@ import pytest
 
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.logs import configure
-from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 PRIVATE = "what is my diagnosis"
 
@@ -96,7 +96,7 @@ def test_text_of_users_is_kept_if_so_set(lines: Any) -> None:
 
 def test_a_line_within_a_span_carries_its_ids(lines: Any) -> None:
     read = lines()
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     with telemetry.tracer.start_as_current_span("work"):
         logging.getLogger("evenmesh.echo").info("inside")
     logging.getLogger("evenmesh.echo").info("outside")

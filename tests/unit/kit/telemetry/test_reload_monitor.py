@@ -28,7 +28,8 @@ from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.security import keys
 from evenmesh_kit.security.triton_tls import TritonTls
 from evenmesh_kit.settings import ServiceSettings
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.lifecycle import Idle
 
 SERVICE: Final = "evenmesh.test.v1.EchoService"
@@ -91,7 +92,7 @@ def files(tmp_path: Path) -> Files:
 @pytest.fixture
 def telemetry() -> InMemoryTelemetry:
     """What records."""
-    return Telemetry.in_memory("echo")
+    return InMemoryTelemetry("echo")
 
 
 def reported(telemetry: InMemoryTelemetry, name: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from evenmesh.wire.errors import NotFound
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe, reason_of
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 
 
 def test_nothing_is_made_where_telemetry_is_off() -> None:
@@ -21,14 +22,14 @@ def test_nothing_is_made_where_telemetry_is_off() -> None:
 
 
 def test_nothing_is_made_outside_a_trace_that_is_recorded() -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     with Spans(telemetry).within("step"):
         pass
     assert telemetry.spans() == ()
 
 
 def test_a_span_is_below_the_current_one_and_leaves_out_what_is_not_known() -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     with (
         telemetry.tracer.start_as_current_span("call", kind=SpanKind.SERVER),
         Spans(telemetry).within("step", lambda: {"k": 5, "seed": None}) as span,
@@ -50,7 +51,7 @@ def test_a_span_is_below_the_current_one_and_leaves_out_what_is_not_known() -> N
     ],
 )
 def test_a_failure_has_its_reason_and_no_words(error: BaseException, reason: str, status: StatusCode) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     with (
         telemetry.tracer.start_as_current_span("call"),
         pytest.raises(type(error)),

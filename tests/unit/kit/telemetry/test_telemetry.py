@@ -20,7 +20,8 @@ from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
 from evenmesh.wire.channel import connect_sync
 from evenmesh_kit.settings import ServiceSettings, SettingsError
-from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.otlp_collector import Collector
 from tests.support.waiting import until
 
@@ -58,7 +59,7 @@ def working(tracer: trace.Tracer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_call_is_one_trace_from_caller_to_work(serve: Any, call: Any, kind: str) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     echo = call(await serve(telemetry=telemetry, **working(telemetry.tracer)), telemetry=telemetry)
     with telemetry.tracer.start_as_current_span("ask", kind=SpanKind.PRODUCER):
         await echo(kind)
@@ -104,7 +105,7 @@ async def test_a_failed_call_is_reported_by_code_and_nothing_else(
         yield ItemError()
         raise error
 
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     server = await serve(
         telemetry=telemetry, unary=unary, server_stream=stream, client_stream=unary, bidi=stream
     )
@@ -122,7 +123,7 @@ async def test_a_failed_call_is_reported_by_code_and_nothing_else(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cancelled_call_ends_both_spans(serve: Any, call: Any, kind: str) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     begun = asyncio.Event()
 
     async def unary(request: Any, context: Any) -> ItemError:
@@ -153,7 +154,7 @@ async def test_a_cancelled_call_ends_both_spans(serve: Any, call: Any, kind: str
 
 
 async def test_a_write_and_read_stream_is_traced_and_stays_a_call(serve: Any, call: Any) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     running = call(await serve(telemetry=telemetry), telemetry=telemetry).method("bidi")(timeout=20)
     for text in ("a", "b"):
         await running.write(ItemError(message=text))
@@ -165,7 +166,7 @@ async def test_a_write_and_read_stream_is_traced_and_stays_a_call(serve: Any, ca
 
 
 async def test_a_trace_that_is_not_sampled_makes_no_spans_but_travels(serve: Any, call: Any) -> None:
-    telemetry = Telemetry.in_memory("echo", trace_sample_ratio=0.0)
+    telemetry = InMemoryTelemetry("echo", trace_sample_ratio=0.0)
     seen: list[trace.SpanContext] = []
 
     async def unary(request: Any, context: Any) -> ItemError:
@@ -182,7 +183,7 @@ async def test_a_trace_that_is_not_sampled_makes_no_spans_but_travels(serve: Any
 
 
 async def test_a_service_in_between_hands_the_trace_on(serve: Any, call: Any) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     inner = call(await serve(telemetry=telemetry), telemetry=telemetry)
 
     async def relay(request: Any, context: Any) -> ItemError:
@@ -198,7 +199,7 @@ async def test_a_service_in_between_hands_the_trace_on(serve: Any, call: Any) ->
 async def test_health_checks_are_not_recorded(serve: Any, call: Any) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     channel = call(await serve(telemetry=telemetry)).channel
     await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
     assert telemetry.spans() == ()
@@ -206,7 +207,7 @@ async def test_health_checks_are_not_recorded(serve: Any, call: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_sync_caller_is_traced_too(serve: Any, kind: str) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     server = await serve(telemetry=telemetry)
 
     def sync_call() -> None:
@@ -232,7 +233,7 @@ async def test_a_sync_caller_is_traced_too(serve: Any, kind: str) -> None:
 
 
 async def test_rate_errors_and_duration_are_measured(serve: Any, call: Any) -> None:
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
 
     async def picky(request: ItemError, context: Any) -> ItemError:
         if request.message == "bad":
@@ -259,7 +260,7 @@ async def test_rate_errors_and_duration_are_measured(serve: Any, call: Any) -> N
 
 
 async def test_durations_are_measured_in_unsampled_traces_too(serve: Any, call: Any) -> None:
-    telemetry = Telemetry.in_memory("echo", trace_sample_ratio=0.0)
+    telemetry = InMemoryTelemetry("echo", trace_sample_ratio=0.0)
     await call(await serve(telemetry=telemetry))("unary")
     [point] = telemetry.metrics()["rpc.server.duration"].data.data_points
     assert getattr(point, "count", None) == 1
