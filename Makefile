@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table statistics load-test chaos rolling replicas soak largest containers attack fuzz fuzz-readers schemathesis gateway-questions locks \
+  docs bench rerank-table statistics load-test chaos rolling replicas soak largest containers upgrade attack fuzz fuzz-readers schemathesis gateway-questions locks \
   vulnerabilities sbom train-pointer notebooks typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
@@ -221,6 +221,9 @@ soak: install ## An hour of load: memory and descriptors
 
 containers: install ## Build the images with buildah, run the mesh from them within their memory, ask and end it
 	$(BIN)/python -m tests.containers $(ARGS)
+
+upgrade: install ## Open what the version of a commit wrote, and mix both versions: make upgrade FROM=COMMIT
+	$(BIN)/python -m tests.upgrade $(FROM)
 
 attack: install ## Ten minutes of everything that one tenant can do to another, on a real mesh
 	$(BIN)/python -m tests.attack
