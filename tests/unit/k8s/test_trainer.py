@@ -122,7 +122,7 @@ def test_what_the_page_changes_is_in_force(monkeypatch: pytest.MonkeyPatch) -> N
     for key, value in built.workload("trainer").environment().items():
         monkeypatch.setenv(key, value)
     assert load(OnlineSettings).queries == 128
-    assert built.workload("trainer").containers[0]["image"] == "registry.example.com/evenmesh/training:0.2.0"
+    assert built.workload("trainer").containers[0]["image"] == "registry.example.com/evenmesh/training:0.3.0"
 
 
 def test_nobody_calls_it() -> None:
