@@ -1,7 +1,7 @@
 import type { DescMethodServerStreaming, DescService, MessageInitShape } from "@bufbuild/protobuf";
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 
-import { check } from "./checks.js";
+import { check, invalid } from "./checks.js";
 import { feedbackId, inCalls, type FeedbackInit } from "./feedback.js";
 import { EvaluatorService } from "./gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
 import { GeneratorService } from "./gen/evenmesh/generator/v1/generator_service_pb.js";
@@ -136,6 +136,7 @@ export class Mesh {
    * @throws MeshError at once, if an item is none; if a call fails as a whole: the items of earlier ones are stored, and all may be sent again.
    */
   async giveFeedback(items: FeedbackInit[], call: CallOptions = {}): Promise<FeedbackResult[]> {
+    if (!Array.isArray(items)) throw invalid("feedback", "must be an array of items");
     items.forEach((item, at) => check(FeedbackSchema, item, `feedback[${at}]`));
     const feedback = await Promise.all(items.map(async (item) => ({ ...item, id: item.id || (await feedbackId(item)) })));
     const results: FeedbackResult[] = [];

@@ -128,6 +128,7 @@ const calls = {
   source: () => ask({ source: "demo" }),
   sampling: () => ask({ sampling: 2 }),
   "feedback[1].usefulness": () => give({}, { usefulness: "high" }),
+  feedback: () => mesh.giveFeedback({ query: "q", passageId: "p" }),
   timeoutMs: () => ask({}, { timeoutMs: NaN }),
   "passages[0].id": () => mesh.collections.ingest(ingested()),
 };
