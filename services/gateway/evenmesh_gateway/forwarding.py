@@ -155,7 +155,7 @@ class Forwarder:
             return to_mesh_error(error)
         match code_of(error):
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-                return Unavailable("UNREACHABLE", "a service that this call needs does not answer")
+                return Unavailable("UNREACHABLE", f"the {method.upstream} does not answer")
             case grpc.StatusCode.UNIMPLEMENTED:
                 return Unimplemented("the service behind this gateway is of a version without this method")
         return to_mesh_error(error)

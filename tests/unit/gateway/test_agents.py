@@ -41,6 +41,9 @@ async def use(session: ClientSession) -> None:
     tools = {tool.name: tool for tool in (await session.list_tools()).tools}
     assert set(tools) == {"ask", "retrieve", "report", "give_feedback", "collections"}
     assert tools["ask"].input_schema["required"] == ["question"]
+    described = (tools["ask"].description or "").splitlines()
+    assert described[0].startswith("Answer a question from passages")
+    assert described == [line.strip() for line in described]
     answer = said(
         await session.call_tool("ask", {"question": "How often?", "collection": "demo", "alpha": 2.0})
     )

@@ -149,6 +149,9 @@ def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> N
         ({"evenmesh": {"question": "other"}}, "evenmesh.question"),
         ({"evenmesh": {"turns": [{"question": "other"}]}}, "evenmesh.turns"),
         ({"temperature": 0.5, "evenmesh": {"decoding": {"temperature": 1}}}, "temperature"),
+        ({"stream": "no"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"stream": True, "stream_options": {"include_usage": "no"}}, "stream_options.include_usage"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], field: str | None) -> None:
@@ -185,6 +188,8 @@ def test_documents_are_passages() -> None:
         message_of(read(RerankRequest, {**given, "evenmesh": {"query": "other"}}))
     with pytest.raises(InvalidField):
         read(RerankRequest, {"query": "q", "documents": ["a"] * 1001})
+    with pytest.raises(InvalidField, match="return_documents"):
+        read(RerankRequest, {**given, "return_documents": "no"})
 
 
 @pytest.mark.parametrize(

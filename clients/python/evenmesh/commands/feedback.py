@@ -214,7 +214,10 @@ def named(task: str | None, model: str | None) -> "Agent | None":
     if task is None and model is None:
         return None
     if task is None or model is None:
-        raise CommandError("an agent is a task and a model: give both --task and --model", USAGE)
+        raise CommandError(
+            "an agent is a task and a model: give both --task and --model, '' for one that it does not have",
+            USAGE,
+        )
     return Agent(task, model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib.metadata import version
@@ -73,6 +74,10 @@ _RANKED: Final = ("retriever", "index_version", "reranker", "reranker_version")
 
 class _Server(MCPServer):
     """Says in its own words which argument of a tool is wrong, and refuses what is no argument of it."""
+
+    def add_tool(self, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """Add a tool; agents read its docstring, without the indentation of the code."""
+        super().add_tool(fn, *args, **{**options, "description": inspect.getdoc(fn)})
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.generator.v1.generator_service_pb2 import Decoding, Turn
@@ -86,7 +86,7 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    include_usage: bool = False
+    include_usage: StrictBool = False
 
 
 class Asked(BaseModel):
@@ -95,7 +95,7 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str = Field(default=pipelines.DEFAULT, min_length=1, max_length=1024)
-    stream: bool | None = False
+    stream: StrictBool | None = False
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=0, le=_MAX_SEED)] | None = None

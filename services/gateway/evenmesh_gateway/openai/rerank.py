@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.reranker.v1 import reranker_service_pb2 as pb
@@ -35,7 +35,7 @@ class RerankRequest(BaseModel):
     query: str = Field(min_length=1, max_length=8192)
     documents: Annotated[list[str | Document], Field(min_length=1, max_length=1000)]
     top_n: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    return_documents: bool | None = False
+    return_documents: StrictBool | None = False
     evenmesh: dict[str, Any] | None = Field(
         default=None, description="Any other field of evenmesh.reranker.v1.RerankRequest."
     )
