@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from evenmesh_generator.backends.tasks import ended
+
+T = TypeVar("T")
 
 
 class DeltaQueue:
@@ -51,3 +56,18 @@ class DeltaQueue:
                         await self._closed.wait()
                 except TimeoutError:
                     continue
+
+
+async def streamed(
+    write: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]], interval_s: float
+) -> AsyncGenerator[str | T, None]:
+    """Yield the text that ``write`` hands over piece by piece, then what it returns; closing cancels it."""
+    queue = DeltaQueue(asyncio.get_running_loop(), interval_s)
+    writing = asyncio.create_task(write(queue.put))
+    writing.add_done_callback(lambda _: queue.close())
+    try:
+        async for text in queue.read():
+            yield text
+        yield await writing
+    finally:
+        await ended(writing)

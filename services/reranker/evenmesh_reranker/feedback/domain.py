@@ -119,7 +119,6 @@ class AgentSummary:
     """An agent and the amount of its feedback.
 
     Attributes:
-        sequence: its place in the order in which agents first appeared, [1, inf).
         agent: the agent.
         description: free text.
         registered_at_us: when it was registered; None if it never was. Microseconds since 1970.
@@ -130,7 +129,6 @@ class AgentSummary:
         last_feedback_at_us: when its last item was stored; None if none was.
     """
 
-    sequence: int
     agent: Agent
     description: str
     registered_at_us: int | None

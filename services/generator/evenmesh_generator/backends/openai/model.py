@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField, MeshError, Unavailable
-from evenmesh_generator.backends.deltas import DeltaQueue
+from evenmesh_generator.backends.deltas import streamed
 from evenmesh_generator.backends.openai.errors import is_too_long
 from evenmesh_generator.backends.openai.monitor import ListingMonitor
 from evenmesh_generator.backends.openai.reading import AnswerReader
@@ -141,21 +141,14 @@ class OpenAiModel:
         """Return what the model is and can do."""
         return self._description
 
-    async def generate_stream(
+    def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Answer, None]:
         """Return the text deltas, then the answer."""
-        queue = DeltaQueue(asyncio.get_running_loop(), self._interval_s)
-        writing = asyncio.create_task(
-            self._run(partial(self._write, request, queue.put, cancel.deadline), cancel)
+        return streamed(
+            lambda on_delta: self._run(partial(self._write, request, on_delta, cancel.deadline), cancel),
+            self._interval_s,
         )
-        writing.add_done_callback(lambda _: queue.close())
-        try:
-            async for text in queue.read():
-                yield text
-            yield await writing
-        finally:
-            await ended(writing)
 
     async def generate_batch(
         self, requests: Sequence[GenerationRequest], cancel: Cancellation
@@ -178,11 +171,8 @@ class OpenAiModel:
         return await all_of(tasks)
 
     async def _answer(self, request: GenerationRequest, cancel: Cancellation) -> Answer | MeshError:
-        def nobody_reads(text: str) -> None:
-            """Ignore deltas: the whole text comes with the answer."""
-
-        try:
-            return await self._run(partial(self._write, request, nobody_reads, cancel.deadline), cancel)
+        try:  # the answer has the whole text: nobody reads the deltas
+            return await self._run(partial(self._write, request, lambda _: None, cancel.deadline), cancel)
         except MeshError as error:
             return error
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 
 from evenmesh.wire.errors import MeshError
-from evenmesh_generator.backends.deltas import DeltaQueue
+from evenmesh_generator.backends.deltas import streamed
 from evenmesh_generator.backends.tasks import all_of, ended
 from evenmesh_generator.backends.triton.endpoint import ModelReplicas, Replica
 from evenmesh_generator.backends.triton.health_monitor import HealthMonitor, HealthSettings
@@ -77,19 +77,11 @@ class TritonWriter(abc.ABC):
         """Return the requests that run or wait for a place."""
         return self._writer.in_flight
 
-    async def generate_stream(
+    def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Answer, None]:
         """Return the text deltas, then the answer."""
-        queue = DeltaQueue(asyncio.get_running_loop(), self._interval_s)
-        writing = asyncio.create_task(self._run(request, queue.put, cancel))
-        writing.add_done_callback(lambda _: queue.close())
-        try:
-            async for text in queue.read():
-                yield text
-            yield await writing
-        finally:
-            await ended(writing)
+        return streamed(lambda on_delta: self._run(request, on_delta, cancel), self._interval_s)
 
     async def generate_batch(
         self, requests: Sequence[GenerationRequest], cancel: Cancellation
@@ -160,11 +152,8 @@ class TritonWriter(abc.ABC):
         """
 
     async def _answer(self, request: GenerationRequest, cancel: Cancellation) -> Answer | MeshError:
-        def nobody_reads(text: str) -> None:
-            """Ignore deltas: the whole text comes with the answer."""
-
         try:
-            return await self._run(request, nobody_reads, cancel)
+            return await self._run(request, lambda _: None, cancel)  # the answer has the whole text
         except MeshError as error:
             return error
 

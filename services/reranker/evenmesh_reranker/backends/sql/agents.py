@@ -91,7 +91,6 @@ class SqlAgentRegistry:
 
 def _summary(row: Any, now: int) -> AgentSummary:
     return AgentSummary(
-        sequence=row.id,
         agent=Agent(row.task_id, row.model_id, row.tenant),
         description=row.description,
         registered_at_us=row.registered_at_us,
