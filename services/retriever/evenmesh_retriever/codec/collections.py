@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from itertools import chain
+from typing import Final, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -22,6 +23,8 @@ MAX_K1: Final = 10
 PAGE_BYTES: Final = 2**20
 """Passages of one message of a listing, about. Bytes."""
 _READ_AT_ONCE: Final = 100
+
+P = TypeVar("P", collections_pb.ListPassagesResponse, collections_pb.GetPassagesResponse)
 
 
 def collection_of(info: CollectionInfo) -> collections_pb.Collection:
@@ -67,39 +70,31 @@ def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:
 
 
 def pages_of(snapshot: Snapshot, prefix: str = "") -> Iterator[collections_pb.ListPassagesResponse]:
-    """Write the passages of a version whose ids begin with ``prefix``, by ascending id.
-
-    Messages are of moderate size, and there is one at least.
-    """
-    page = collections_pb.ListPassagesResponse(
+    """Write the passages of a version whose ids begin with ``prefix``, by ascending id."""
+    first = collections_pb.ListPassagesResponse(
         version=snapshot.info.version, collection=collection_of(snapshot.info)
     )
-    size = 0
-    for passages in snapshot.pages(_READ_AT_ONCE, prefix):
-        for passage in passages:
-            message = message_of(passage)
-            size += message.ByteSize()
-            if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):
-                yield page
-                page = collections_pb.ListPassagesResponse(version=snapshot.info.version)
-                size = message.ByteSize()
-            page.passages.append(message)
-    yield page
+    return _in_messages(first, chain.from_iterable(snapshot.pages(_READ_AT_ONCE, prefix)))
 
 
 def named_of(snapshot: Snapshot, ids: Sequence[str]) -> Iterator[collections_pb.GetPassagesResponse]:
-    """Write the passages of some ids, in messages of moderate size; one at least."""
-    page = collections_pb.GetPassagesResponse(version=snapshot.info.version)
-    size = 0
-    for begin in range(0, len(ids), _READ_AT_ONCE):
-        for passage in snapshot.passages_of(ids[begin : begin + _READ_AT_ONCE]):
-            message = message_of(passage)
-            size += message.ByteSize()
-            if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):
-                yield page
-                page = collections_pb.GetPassagesResponse(version=snapshot.info.version)
-                size = message.ByteSize()
-            page.passages.append(message)
+    """Write the passages of some ids."""
+    first = collections_pb.GetPassagesResponse(version=snapshot.info.version)
+    parts = (ids[begin : begin + _READ_AT_ONCE] for begin in range(0, len(ids), _READ_AT_ONCE))
+    return _in_messages(first, chain.from_iterable(map(snapshot.passages_of, parts)))
+
+
+def _in_messages(page: P, passages: Iterable[Passage]) -> Iterator[P]:
+    """Write passages into messages of moderate size, of which ``page`` is the first; one at least."""
+    version, size = page.version, 0
+    for passage in passages:
+        message = message_of(passage)
+        size += message.ByteSize()
+        if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):
+            yield page
+            page = type(page)(version=version)
+            size = message.ByteSize()
+        page.passages.append(message)
     yield page
 
 
