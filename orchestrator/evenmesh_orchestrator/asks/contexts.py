@@ -73,8 +73,7 @@ def sampled(scores: FloatArray, question: str, sampling: Sampling, k: int) -> Co
 def drawn(weights: FloatArray, question: str, sampling: Sampling, k: int) -> Contexts:
     """Return rankings of ``k`` positions drawn with log-weights [m]; see :func:`sampled`."""
     rng = _generator(question, sampling)
-    rows = plackett_luce.sample_rankings(weights, num_rankings=sampling.num_rankings, k=k, rng=rng)
-    return Contexts(rows, plackett_luce.log_probability(weights, rows))
+    return Contexts(*plackett_luce.draw_rankings(weights, num_rankings=sampling.num_rankings, k=k, rng=rng))
 
 
 def sampled_to(
