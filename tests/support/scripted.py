@@ -295,8 +295,9 @@ class Collections(collection_grpc.CollectionServiceServicer):
 
 @dataclass
 class Retriever(retriever_grpc.RetrieverServiceServicer):
-    """Finds the same three passages; two rankings of them if any are drawn."""
+    """Finds the same three passages; two rankings of them if any are drawn. ``text`` is that of the first."""
 
+    text: str = "Oil every 200 kilometres " * 9
     requests: list[retriever_pb2.RetrieveRequest] = field(default_factory=list)
     embedded: list[retriever_pb2.EmbedRequest] = field(default_factory=list)
     sources: list[retriever_pb2.Source] = field(default_factory=list)
@@ -317,7 +318,7 @@ class Retriever(retriever_grpc.RetrieverServiceServicer):
         drawn = request.HasField("sampling")
         return retriever_pb2.RetrieveResponse(
             passages=[
-                common_pb2.Passage(id="p1", title="Oil it", text="Oil every 200 kilometres " * 9),
+                common_pb2.Passage(id="p1", title="Oil it", text=self.text),
                 common_pb2.Passage(id="p2", text="Wipe\x1b[2J it"),
                 common_pb2.Passage(id="p3", text="Wax it", attributes={"provider": "Club"}),
             ],

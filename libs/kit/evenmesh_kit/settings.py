@@ -104,6 +104,9 @@ class ServiceSettings(BaseSettings):
     max_decoded_bytes: int = Field(default=256 * 2**20, ge=2**24)
     """Most memory of the decoded requests of running calls, estimated; a tenant may have ``tenant_share`` of
     it. Keep it below what the process may take. Bytes, [2^24, inf)."""
+    max_reply_bytes: int = Field(default=256 * 2**20, ge=2**24)
+    """Most memory of replies that callers have not read yet; a tenant may have ``tenant_share`` of it. Keep
+    it above the largest reply, and twice of it below what the process may take. Bytes, [2^24, inf)."""
     default_deadline_s: float = Field(default=60.0, gt=0, le=86_400)
     """Deadline of calls without one. Seconds, (0, 86400]."""
     max_call_s: float = Field(default=600.0, gt=0, le=86_400)
@@ -123,8 +126,9 @@ class ServiceSettings(BaseSettings):
     max_work: int = Field(default=1024, ge=1)
     """Admission capacity in the service's unit of work, [1, inf)."""
     tenant_share: float = Field(default=0.75, gt=0, le=1)
-    """Largest part of ``max_work``, ``max_decoded_bytes`` and of the places at model servers that one tenant
-    may use, so that the others find room; without authentication, all of it is everybody's. (0, 1]."""
+    """Largest part of ``max_work``, ``max_decoded_bytes``, ``max_reply_bytes`` and of the places at model
+    servers that one tenant may use, so that the others find room; without authentication, all of it is
+    everybody's. (0, 1]."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Lowest level to log."""
     log_text: bool = False

@@ -18,7 +18,7 @@ from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
 from evenmesh_gateway.connect_rpc import ConnectRoutes
 from evenmesh_gateway.console.routes import ConsoleRoutes
 from evenmesh_gateway.forwarding import Forwarder
-from evenmesh_gateway.http.memory import BodyMemory
+from evenmesh_gateway.http.memory import BodyMemory, ReplyMemory
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
 from evenmesh_gateway.http.web import GatewayRoute, GatewayRouter, Problems, Records
 from evenmesh_gateway.json_messages import JsonMessages
@@ -65,6 +65,12 @@ class Gateway:
             queue_s=settings.queue_s,
             share=settings.tenant_share,
         )
+        replies = Admission(
+            settings.max_reply_bytes,
+            "bytes of replies",
+            queue_s=settings.queue_s,
+            share=settings.tenant_share,
+        )
         call_reader = CallReader(settings, security.authentication, forwards_trace=not telemetry.enabled)
         self._forwarder = forwarder = Forwarder(self._upstreams, settings)
         messages = JsonMessages(self._pool, memory)
@@ -85,7 +91,8 @@ class Gateway:
             ]
         )
         # Not Starlette's application: its layers would see each event of a stream, and do nothing here.
-        app = Problems(BodyMemory(app, memory), settings)
+        app = ReplyMemory(BodyMemory(app, memory), replies, knows_callers=call_reader.knows_callers)
+        app = Problems(app, settings)
         if settings.cors_origins:
             app = _cors(app, settings)
         self.app: ASGIApp = Records(app, telemetry.tracer, telemetry.meter)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import grpc
-
-from evenmesh.wire.errors import MeshError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """The context of a call with any messages."""
@@ -20,10 +17,11 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """A method's code as a coroutine function, which writes a response stream to the context."""
 
+Write: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Writes one message of a response stream."""
+
 RUNTIME: Final = "/grpc."
 """Prefix of the full names of gRPC's own methods (health, reflection)."""
-TAKEN_S: float = 300.0
-"""Longest wait for the caller of a stream to take a message: until then it holds what it reads from."""
 _Req = TypeVar("_Req")
 _Res = TypeVar("_Res")
 
@@ -89,12 +87,20 @@ class Chain(HandlerInterceptor):
         return handler
 
 
-def behaviour_of(handler: Handler) -> Behaviour:
+def behaviour_of(
+    handler: Handler,
+    writer: Callable[[Context], AbstractAsyncContextManager[Write]] | None = None,
+) -> Behaviour:
     """Return the handler's code, in any of gRPC's styles, as one coroutine function.
 
     It iterates an async generator in the call's own task and closes it before the call ends, so that
     ``finally`` blocks run in time and with the call's context variables.
+
+    Args:
+        handler: the handler.
+        writer: gives within a block what writes the messages of a response stream; None for gRPC's own.
     """
+    opened = _plain if writer is None else writer
     code = cast(
         Callable[[Any, Context], Any],
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream,
@@ -105,7 +111,7 @@ def behaviour_of(handler: Handler) -> Behaviour:
         generate = code
 
         async def stream(request: Any, context: Context) -> None:
-            async with _writer(context) as write, aclosing(generate(request, context)) as responses:
+            async with opened(context) as write, aclosing(generate(request, context)) as responses:
                 async for response in responses:
                     await write(response)
 
@@ -114,7 +120,7 @@ def behaviour_of(handler: Handler) -> Behaviour:
     async def call(request: Any, context: Context) -> Any:
         result = code(request, context)
         if isinstance(result, AsyncIterator):
-            async with _writer(context) as write:
+            async with opened(context) as write:
                 async for response in result:
                     await write(response)
             return None
@@ -124,47 +130,14 @@ def behaviour_of(handler: Handler) -> Behaviour:
 
 
 @asynccontextmanager
-async def _writer(context: Context) -> AsyncIterator[Callable[[Any], Awaitable[None]]]:
-    """Yield what writes the messages of a stream; end a stream whose caller takes none.
-
-    One timer a stream looks after it: one a message would take as long as writing it.
-    """
-    loop = asyncio.get_running_loop()
-    since = math.inf  # when the message was written that is not yet taken
-    timer: asyncio.TimerHandle
-
-    def look() -> None:
-        nonlocal timer
-        left = since + TAKEN_S - loop.time()
-        if left <= 0:
-            taking.reschedule(loop.time())
-        else:
-            timer = loop.call_later(min(left, TAKEN_S), look)
-
-    async def write(response: Any) -> None:
-        nonlocal since
-        since = loop.time()
-        await context.write(response)
-        since = math.inf
-
-    timer = loop.call_later(TAKEN_S, look)
-    try:
-        async with asyncio.timeout(None) as taking:
-            yield write
-    except TimeoutError:
-        if not taking.expired():
-            raise
-        raise MeshError(
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-            "STREAM_IDLE",
-            f"no message of the stream was read for {TAKEN_S:g} s: call again, and read faster",
-        ) from None
-    finally:
-        timer.cancel()
+async def _plain(context: Context) -> AsyncIterator[Write]:
+    yield context.write
 
 
-def with_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
-    """Return a handler of the same kind with other code."""
+def with_behaviour(
+    handler: Handler, behaviour: Behaviour, serializer: Callable[[Any], bytes] | None = None
+) -> Handler:
+    """Return a handler of the same kind with other code, and with a serializer of replies if one is given."""
     kinds = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -175,7 +148,7 @@ def with_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
     return kind(
         cast(Any, behaviour),
         request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
+        response_serializer=serializer or handler.response_serializer,
     )
 
 

@@ -58,23 +58,21 @@ def reading() -> bool:
 
 
 class UnreadRequests(HandlerInterceptor):
-    """Server interceptor that hands the behaviour a call whose requests gRPC has not read; the outermost one.
+    """Server interceptor that leaves reading and writing to the behaviour; the outermost one.
 
-    gRPC reads and decodes the request of a unary method before it runs the method. A method of many requests
-    runs at once, and nothing but a flow-control window is buffered until it reads. On the wire both are the
-    same, so every method is served as one of many requests, and :class:`RequestReader` reads.
+    gRPC reads and decodes the request of a unary method before it runs the method, and writes the reply after
+    it. A method of many requests runs at once, and nothing but a flow-control window is buffered until it
+    reads. On the wire both are the same, so every method is served as one of many requests and replies:
+    :class:`RequestReader` reads, and :class:`evenmesh_kit.rpc.replies.ReplyWriter` writes.
     """
 
     def covers(self, method: str) -> bool:
         return True
 
     def wrap(self, method: str, handler: Handler) -> Handler:
-        kind = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
+        return grpc.stream_stream_rpc_method_handler(
+            cast(Any, behaviour_of(handler)), response_serializer=handler.response_serializer
         )
-        return kind(cast(Any, behaviour_of(handler)), response_serializer=handler.response_serializer)
 
 
 class RequestReader(HandlerInterceptor):

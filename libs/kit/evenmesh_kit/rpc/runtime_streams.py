@@ -1,4 +1,4 @@
-"""Streams of gRPC's own services, which clients keep open for as long as the server runs."""
+"""Calls of gRPC's own services: streams, which clients keep open, and answers that they do not read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _MOST_OF_A_HOST: Final = 50
 class RuntimeStreams(HandlerInterceptor):
     """Bounds the health watches and reflection streams, and ends them before a drain waits for them.
 
-    They need no credential, so that a process has at most 200 of them, and 50 of one host.
+    They need no credential, so that a process has at most 200 of them, and 50 of one host. As many other
+    calls of these services may run, which end when their callers have read the answers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._running: set[asyncio.Task[Any]] = set()
         self._of_hosts: Counter[str] = Counter()
+        self._answers: Counter[str] = Counter()
 
     def end(self) -> None:
         """End the running streams with status OK."""
@@ -37,7 +39,7 @@ class RuntimeStreams(HandlerInterceptor):
 
     def around(self, method: str, handler: Handler, behaviour: Behaviour) -> Behaviour:
         if not handler.response_streaming:
-            return behaviour
+            return self._answering(method, behaviour)
 
         async def watching(request: Any, context: Context) -> None:
             host = host_of(context.peer())
@@ -58,6 +60,20 @@ class RuntimeStreams(HandlerInterceptor):
                 task.result()
 
         return watching
+
+    def _answering(self, method: str, behaviour: Behaviour) -> Behaviour:
+        async def answering(request: Any, context: Context) -> Any:
+            host = host_of(context.peer())
+            if self._answers.total() >= _MOST or self._answers[host] >= _MOST_OF_A_HOST:
+                await abort(context, Overloaded(f"too many answers of {method} and its like wait", 1.0))
+            self._answers[host] += 1
+            try:
+                return await behaviour(request, context)
+            finally:
+                self._answers[host] -= 1
+                self._answers += Counter()
+
+        return answering
 
 
 def host_of(peer: str) -> str:

@@ -35,6 +35,7 @@ from evenmesh_kit.rpc.guard import Guard
 from evenmesh_kit.rpc.handlers import Chain, HandlerInterceptor
 from evenmesh_kit.rpc.health_port import health_server
 from evenmesh_kit.rpc.readiness import Readiness
+from evenmesh_kit.rpc.replies import ReplyWriter
 from evenmesh_kit.rpc.requests import RequestReader, UnreadRequests
 from evenmesh_kit.rpc.runtime_streams import RuntimeStreams
 from evenmesh_kit.security.audit import AuditedMethods
@@ -142,6 +143,14 @@ class MeshServer:
         for file, source in self._security.watched.items():
             telemetry.reloads.watch(file, source)
         self._rates = _shared_rates(name, settings, telemetry)
+        self._replies = ReplyWriter(
+            Admission(
+                settings.max_reply_bytes,
+                "bytes of replies",
+                queue_s=settings.queue_s,
+                share=settings.tenant_share,
+            )
+        )
         links: list[HandlerInterceptor] = [
             UnreadRequests(),
             *telemetry.server_interceptors(),
@@ -159,6 +168,7 @@ class MeshServer:
                 ),
             ),
             AuditedMethods(),
+            self._replies,
         ]
         self._server = grpc.aio.server(
             interceptors=[Chain(links)],
@@ -265,6 +275,7 @@ class MeshServer:
         stopping = asyncio.create_task(self._server.stop(self._left_s() + _LAST_BYTES_S))
         await self._drained()
         self._guard.end()
+        self._replies.end()
         self._runtime_streams.end()
         # A call that resists cancellation is abandoned; the process ends.
         await asyncio.wait((stopping,), timeout=self._left_s() + 2 * _LAST_BYTES_S)

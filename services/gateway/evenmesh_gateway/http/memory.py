@@ -1,4 +1,4 @@
-"""Memory of bodies: what is held of requests until they are answered."""
+"""Memory of bodies: what is held of requests until they are answered, and of replies until they are read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from evenmesh.wire.errors import MeshError
+from evenmesh_gateway.http.events import HungUpError
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.security import caller as callers
 
 FREE_BYTES: Final = 65_536
 """Size up to which a body counts nothing: what the server holds of a connection anyway. Bytes."""
@@ -90,6 +93,69 @@ class BodyMemory:
                 return message
 
             await self._app(scope, receiving, send)
+
+
+class ReplyMemory:
+    """Middleware that admits the memory of a larger reply, and holds it until the client has read it.
+
+    The server would take any reply at once, and keep it for a client that does not read. So a larger one is
+    given to it in pieces, of which each waits until there is room for it on the connection. A reply that does
+    not fit fails with RESOURCE_EXHAUSTED; an event of a stream that has begun ends the stream.
+
+    Args:
+        app: what answers.
+        memory: admits it, by tenant. Bytes.
+        knows_callers: whether callers are known here. What strangers may read is the same for all, and takes
+            no memory of its own.
+    """
+
+    def __init__(self, app: ASGIApp, memory: Admission, *, knows_callers: bool) -> None:
+        self._app = app
+        self._memory = memory
+        self._knows_callers = knows_callers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin: Message | None = None
+        begun = False
+        refused: MeshError | None = None
+
+        async def sending(message: Message) -> None:
+            nonlocal begin, refused
+            if refused is not None:
+                return
+            if message["type"] == "http.response.start":
+                begin = message
+                return
+            body = message.get("body", b"")
+            if len(body) <= FREE_BYTES:
+                await passing(message)
+            elif self._knows_callers and callers.current() is callers.ANYONE:
+                await in_pieces(message, body)
+            else:
+                try:
+                    async with self._memory.admit(len(body)):
+                        await in_pieces(message, body)
+                except MeshError as error:
+                    if begun:
+                        raise HungUpError from error
+                    refused = error  # raised below, as an application may take this for a lost connection
+
+        async def passing(message: Message) -> None:
+            nonlocal begin, begun
+            if begin is not None:
+                begun, head, begin = True, begin, None
+                await send(head)
+            await send(message)
+
+        async def in_pieces(message: Message, body: bytes) -> None:
+            for at in range(0, len(body), FREE_BYTES):
+                await passing({**message, "body": body[at : at + FREE_BYTES], "more_body": True})
+            # Waits until the last piece but a little is on its way.
+            await passing({**message, "body": b""})
+
+        await self._app(scope, receive, sending)
+        if refused is not None:
+            raise refused
 
 
 def _passes(scope: Scope) -> bool:

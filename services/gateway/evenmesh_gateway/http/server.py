@@ -26,6 +26,9 @@ from evenmesh_kit.telemetry.setup import Telemetry
 
 _KEEP_ALIVE_S: Final = 75
 """Longest rest of a connection between two requests; above the 60 s of common proxies. Seconds."""
+_TAKEN_S: float = 300.0
+"""Longest time in which a client takes nothing of what it was sent. Then the system ends its connection,
+which otherwise lasts for ever, with all that waits there. Seconds."""
 _CERTIFICATE_CHECK_S: Final = 5.0
 _log = logging.getLogger("evenmesh.gateway.server")
 
@@ -249,6 +252,8 @@ def _listener(settings: GatewaySettings) -> socket.socket:
     """Return the socket to listen on."""
     try:
         found = bound_socket(settings)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _TAKEN_S))
         found.listen(settings.max_connections)
     except OSError as error:
         raise cannot_listen(settings, error) from None

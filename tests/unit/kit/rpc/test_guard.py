@@ -11,7 +11,7 @@ import pytest
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.reranker.v1 import reranker_service_pb2_grpc
 from evenmesh.wire import deadline, errors
-from evenmesh_kit.rpc import handlers
+from evenmesh_kit.rpc import replies
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 
 KINDS = ("unary", "server_stream", "client_stream", "bidi")
@@ -362,7 +362,7 @@ async def test_one_answer_is_no_stream(serve: Any, call: Any) -> None:
 async def test_a_stream_that_its_caller_does_not_read_ends(
     serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "TAKEN_S", 0.2)
+    monkeypatch.setattr(replies, "TAKEN_S", 0.2)
     ended = asyncio.Event()
 
     async def pages(request: Any, context: Any) -> Any:
@@ -386,7 +386,7 @@ async def test_a_stream_that_its_caller_does_not_read_ends(
 async def test_a_stream_may_pause_for_longer_than_its_caller_may(
     serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "TAKEN_S", 1.0)
+    monkeypatch.setattr(replies, "TAKEN_S", 1.0)
 
     async def slow(request: Any, context: Any) -> Any:
         yield ItemError(message="one")
