@@ -10,7 +10,7 @@ from evenmesh_generator.triton.python_models import metrics as triton
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "operate" / "telemetry.md"
 _ROW: Final = re.compile(r"^\| `([a-z_.]+)`\*? \|[^|]*\| (\w+) \| ([^|]*) \| `(\w+)` \|", re.MULTILINE)
-_CALL: Final = {"rpc_system", "rpc_service", "rpc_method", "rpc_grpc_status_code"}
+_CALL: Final = {"rpc_system", "rpc_service", "rpc_method", "rpc_grpc_status_code", "evenmesh_deadline"}
 _MODEL: Final = {"gen_ai_provider_name", "evenmesh_generator_engine"}
 
 

@@ -180,8 +180,6 @@ class _Sending:
     async def _sent(self, writing: Awaitable[None]) -> None:
         try:
             await writing
-        except (
-            grpc.aio.InternalError
-        ):  # the caller has left: gRPC says so in a moment, by cancelling the call
-            await asyncio.sleep(_LEFT_S)
+        except grpc.aio.InternalError:
+            await asyncio.sleep(_LEFT_S)  # the caller has left, for which gRPC cancels the call in a moment
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -16,6 +17,8 @@ from evenmesh.wire.errors import reason_in
 
 _W3C: Final = TraceContextTextMapPropagator()
 _BUCKETS_MS: Final = [0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000]
+_SHORT_S: Final = 0.95
+"""Time from which on a caller gives a call time enough: a second, less what its way here takes. Seconds."""
 # Statuses that OpenTelemetry's conventions count as failures of the server; the rest are answers.
 _SERVER_FAULTS: Final = frozenset(
     {
@@ -35,7 +38,8 @@ class RpcRecorder:
     The histogram, ``rpc.server.duration`` or ``rpc.client.duration`` in milliseconds, gives rate, errors and
     duration by ``rpc.service``, ``rpc.method`` and ``rpc.grpc.status_code``. A server also counts calls that
     it answers with another status than OK, ``evenmesh.rpc.errors``, with the reason as ``error.type``; that
-    of a caller that hung up is ``CANCELLED``. Within a trace that is not sampled no span is made, but its
+    of a caller that hung up is ``CANCELLED``. DEADLINE_EXCEEDED of a call whose caller gave it less than a
+    second has ``evenmesh.deadline`` = ``short`` in both: that is no fault of the server. Within a trace that is not sampled no span is made, but its
     context travels on. A point of a sampled trace refers to it (an exemplar).
 
     Args:
@@ -65,26 +69,35 @@ class RpcRecorder:
             else None
         )
         self._attributes: dict[str, dict[str, str]] = {}
-        self._outcomes: dict[tuple[str, grpc.StatusCode], dict[str, str | int]] = {}
+        self._outcomes: dict[tuple[str, grpc.StatusCode, bool], dict[str, str | int]] = {}
 
-    def begin(self, method: str, parent: Context) -> RpcRecord:
-        """Begin the record of a call of ``/package.Service/Method`` within ``parent``."""
+    def begin(self, method: str, parent: Context, given_s: float | None = None) -> RpcRecord:
+        """Begin the record of a call.
+
+        Args:
+            method: ``/package.Service/Method``.
+            parent: the context that it runs within.
+            given_s: time that its caller gives it; None for no deadline, or on the caller's side. Seconds.
+        """
         above = trace.get_current_span(parent).get_span_context()
         if above.is_valid and not above.trace_flags.sampled:
-            return RpcRecord(self, method, None, parent)
+            return RpcRecord(self, method, None, parent, given_s)
         span = self._tracer.start_span(
             method.lstrip("/"), context=parent, kind=self._kind, attributes=self._of_method(method)
         )
-        return RpcRecord(self, method, span, trace.set_span_in_context(span, parent))
+        return RpcRecord(self, method, span, trace.set_span_in_context(span, parent), given_s)
 
     def end(
         self, record: RpcRecord, code: grpc.StatusCode, trailers: Iterable[tuple[str, str | bytes]]
     ) -> None:
         """End a record with the call's final status and its trailing metadata."""
-        outcome = self._outcomes.get((record.method, code))
+        short = code is grpc.StatusCode.DEADLINE_EXCEEDED and record.given_s < _SHORT_S
+        outcome = self._outcomes.get((record.method, code, short))
         if outcome is None:
             outcome = {**self._of_method(record.method), "rpc.grpc.status_code": code.value[0]}
-            self._outcomes[record.method, code] = outcome
+            if short:
+                outcome["evenmesh.deadline"] = "short"
+            self._outcomes[record.method, code, short] = outcome
         self._durations.record((time.perf_counter() - record.began) * 1e3, outcome, record.context)
         reason = ""
         if self._errors is not None and code is not grpc.StatusCode.OK:
@@ -114,17 +127,26 @@ class RpcRecord:
 
     Attributes:
         context: OpenTelemetry context to run or to send the call in.
+        given_s: time that its caller gives it; infinity for no deadline. Seconds.
         span: its span; None within a trace that is not sampled.
     """
 
-    __slots__ = ("_recorder", "began", "context", "method", "span")
+    __slots__ = ("_recorder", "began", "context", "given_s", "method", "span")
 
-    def __init__(self, recorder: RpcRecorder, method: str, span: trace.Span | None, context: Context) -> None:
+    def __init__(
+        self,
+        recorder: RpcRecorder,
+        method: str,
+        span: trace.Span | None,
+        context: Context,
+        given_s: float | None,
+    ) -> None:
         self._recorder = recorder
         self.began = time.perf_counter()
         self.method = method
         self.span = span
         self.context = context
+        self.given_s = math.inf if given_s is None else given_s
 
     def end(self, code: grpc.StatusCode, trailers: Iterable[tuple[str, str | bytes]] = ()) -> None:
         """End the record with the call's final status and its trailing metadata."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from opentelemetry import context as otel_context
@@ -26,7 +26,9 @@ class TracedServer(HandlerInterceptor):
 
     def around(self, method: str, handler: Handler, behaviour: Behaviour) -> Behaviour:
         async def traced(request: Any, context: Context) -> Any:
-            record = self._recorder.begin(method, extract_context(context.invocation_metadata()))
+            given_s = cast(float | None, context.time_remaining())  # None without a deadline
+            parent = extract_context(context.invocation_metadata())
+            record = self._recorder.begin(method, parent, given_s)
             token = otel_context.attach(record.context)
             code = grpc.StatusCode.UNKNOWN
             trailers: Any = ()

@@ -40,6 +40,24 @@ async def test_an_error_is_counted_with_its_reason(serve: Any, call: Any, kind: 
     assert "secret" not in span.to_json()
 
 
+@pytest.mark.parametrize(("timeout", "deadline"), [(0.9, "short"), (30, None), (None, None)])
+async def test_too_short_a_deadline_is_told_from_others(
+    serve: Any, call: Any, timeout: float | None, deadline: str | None
+) -> None:
+    async def unary(request: Any, context: Any) -> ItemError:
+        raise errors.DeadlineExceeded("no time is left")
+
+    telemetry = Telemetry.in_memory("echo")
+    server = await serve(telemetry=telemetry, unary=unary)
+    with pytest.raises(grpc.RpcError):
+        await call(server)("unary", timeout=timeout)
+    await until(lambda: "evenmesh.rpc.errors" in telemetry.metrics(), 10)
+    for metric in ("evenmesh.rpc.errors", "rpc.server.duration"):
+        (point,) = telemetry.metrics()[metric].data.data_points
+        assert point.attributes["rpc.grpc.status_code"] == 4
+        assert point.attributes.get("evenmesh.deadline") == deadline
+
+
 async def test_a_call_that_works_is_no_error(serve: Any, call: Any) -> None:
     telemetry = InMemoryTelemetry("echo")
     await call(await serve(telemetry=telemetry))("unary")
