@@ -39,8 +39,9 @@ class RpcRecorder:
     duration by ``rpc.service``, ``rpc.method`` and ``rpc.grpc.status_code``. A server also counts calls that
     it answers with another status than OK, ``evenmesh.rpc.errors``, with the reason as ``error.type``; that
     of a caller that hung up is ``CANCELLED``. DEADLINE_EXCEEDED of a call whose caller gave it less than a
-    second has ``evenmesh.deadline`` = ``short`` in both: that is no fault of the server. Within a trace that is not sampled no span is made, but its
-    context travels on. A point of a sampled trace refers to it (an exemplar).
+    second has ``evenmesh.deadline`` = ``short`` in both, as no server is to blame for it. Within a trace that
+    is not sampled no span is made, but its context travels on. A point of a sampled trace refers to it (an
+    exemplar).
 
     Args:
         kind: ``SpanKind.SERVER`` or ``SpanKind.CLIENT``.
