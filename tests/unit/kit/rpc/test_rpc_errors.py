@@ -41,13 +41,13 @@ async def test_an_error_is_counted_with_its_reason(serve: Any, call: Any, kind: 
 
 
 @pytest.mark.parametrize(("timeout", "deadline"), [(0.9, "short"), (30, None), (None, None)])
-async def test_too_short_a_deadline_is_told_from_others(
+async def test_too_short_a_deadline_is_marked(
     serve: Any, call: Any, timeout: float | None, deadline: str | None
 ) -> None:
     async def unary(request: Any, context: Any) -> ItemError:
         raise errors.DeadlineExceeded("no time is left")
 
-    telemetry = Telemetry.in_memory("echo")
+    telemetry = InMemoryTelemetry("echo")
     server = await serve(telemetry=telemetry, unary=unary)
     with pytest.raises(grpc.RpcError):
         await call(server)("unary", timeout=timeout)
