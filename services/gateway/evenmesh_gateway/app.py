@@ -102,7 +102,8 @@ class Gateway:
         return ConsoleRoutes(settings, call_reader, self._upstreams, documents=reads).routes()
 
     async def start(self) -> None:
-        """Begin to answer agents."""
+        """Begin to answer agents, and connect to the services."""
+        self._upstreams.connect()
         if self._agents is not None:
             await self._stack.enter_async_context(self._agents.running())
 

@@ -54,6 +54,19 @@ class Upstreams:
             for service, upstream in services.items()
         }
         self._calls = {path: self._call(method) for path, method in public_methods().items()}
+        self._connecting: list[asyncio.Task[None]] = []
+
+    def connect(self) -> None:
+        """Connect to each service in the background: one that is away later is then known to be restarted.
+
+        Without this a service that nobody has called yet would count as one that was never there.
+        """
+        channels = {method.upstream: self.channel(method) for method in public_methods().values()}
+        self._connecting = [asyncio.create_task(self._reach(*one)) for one in channels.items()]
+
+    async def _reach(self, service: str, channel: grpc.aio.Channel) -> None:
+        await channel.channel_ready()
+        self.restarts.reached(service)
 
     def call(self, method: PublicMethod) -> Any:
         """Return what calls a method, of the kind of ``grpc.aio``; requests and replies are bytes."""
@@ -71,6 +84,9 @@ class Upstreams:
     async def close(self) -> None:
         """Close the channels; calls in progress fail."""
         self.restarts.close()
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
     def _call(self, method: PublicMethod) -> Any:

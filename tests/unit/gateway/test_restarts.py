@@ -113,6 +113,23 @@ def waiting(gateway: httpx.AsyncClient) -> int:
     return gateway.gateway._forwarder._waiting.in_flight  # type: ignore[attr-defined, no-any-return]
 
 
+def reached(gateway: httpx.AsyncClient) -> set[str]:
+    """Return the services that a gateway has reached."""
+    return gateway.gateway._upstreams.restarts._reached  # type: ignore[attr-defined, no-any-return]
+
+
+async def test_a_request_waits_for_a_service_that_nobody_has_called_before(
+    process: RestartedServer, targets: dict[str, str], open_gateway: Open
+) -> None:
+    gateway = await open_gateway(**targets)
+    await until(lambda: len(reached(gateway)) == 5)
+    process.kill()
+    waits = [asyncio.ensure_future(one) for one in Requests(gateway).all()]
+    await until(lambda: waiting(gateway) == 5)
+    await asyncio.to_thread(process.start, "second")
+    assert await asyncio.gather(*waits) == [str(process.running.pid)] * 5
+
+
 async def test_requests_wait_for_a_service_that_is_restarted(
     process: RestartedServer, targets: dict[str, str], open_gateway: Open
 ) -> None:
@@ -138,12 +155,13 @@ async def test_a_stream_that_has_begun_is_not_begun_again(
     process: RestartedServer, targets: dict[str, str], open_gateway: Open
 ) -> None:
     gateway = await open_gateway(**targets)
-    running = asyncio.ensure_future(gateway.post(f"/v1/{ASK}", json={"question": "long"}))
-    await asyncio.to_thread(process.says, "long")
-    process.kill()
-    events = [one.split("\n") for one in (await running).text.strip().split("\n\n")]
-    assert [one[0] for one in events[1:]] == ["event: error"]
-    assert json.loads(events[1][1][6:])["reason"] == "UNREACHABLE"
+    async with gateway.stream("POST", f"/v1/{ASK}", json={"question": "long"}) as reply:
+        lines = reply.aiter_lines()
+        assert "degraded" in await anext(lines)  # what has not arrived may be asked for again
+        process.kill()
+        rest = [line async for line in lines if line]
+    assert rest[0] == "event: error"
+    assert json.loads(rest[1][6:])["reason"] == "UNREACHABLE"
 
 
 async def test_a_request_waits_no_longer_than_it_has_time(
@@ -163,8 +181,8 @@ async def test_a_request_waits_no_longer_than_it_has_time(
 async def test_what_must_not_be_sent_twice_and_a_service_that_was_never_reached_fail_at_once(
     process: RestartedServer, targets: dict[str, str], open_gateway: Open
 ) -> None:
-    gateway = await open_gateway(**targets)
-    gateway.gateway._upstreams.restarts.reached("reranker")  # type: ignore[attr-defined]
+    gateway = await open_gateway(**{**targets, "orchestrator_target": "127.0.0.1:1"})
+    await until(lambda: reached(gateway) == {"retriever", "reranker", "generator", "evaluator"})
     process.kill()
     for path, body in ((PROMOTE, {"version": "v1"}), (ASK, {"question": "q"})):
         reply = await gateway.post(f"/v1/{path}", json=body, headers={"X-Request-Timeout": "600"})
