@@ -104,3 +104,25 @@ async def test_a_client_that_reads_nothing_is_disconnected(
                 await asyncio.sleep(0.01)
             while connections:
                 await asyncio.sleep(0.05)
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_an_event(open_gateway: Open) -> None:
+    """An agent's stream may be silent for as long as it is open."""
+    gateway = await open_gateway()
+    headers = {"accept": "text/event-stream"}
+    async with asyncio.timeout(30), gateway.stream("GET", "/mcp", headers=headers) as reply:
+        assert reply.status_code == 200
+        assert reply.headers["content-type"].startswith("text/event-stream")
+
+
+async def test_a_large_event_that_does_not_fit_ends_its_stream(
+    open_gateway: Open, scripted: ScriptedMesh
+) -> None:
+    scripted.retriever.text = "x" * REPLY
+    scripted.orchestrator.events[0].retrieved.passages[0].text = "y" * (10 * MIB)
+    gateway = await open_gateway(max_reply_bytes=16 * MIB, queue_s=0.05)
+    with unread(gateway, f"/v1/{SERVICE}", 2):
+        await _until(gateway, f"/v1/{SERVICE}", 429)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await gateway.post(f"/v1/{ASK}", json={"question": "oil?"})
+    assert "y" * 1000 in (await gateway.post(f"/v1/{ASK}", json={"question": "oil?"})).text

@@ -22,6 +22,8 @@ EXPANSION: Final = 16
 """How many times as large as it comes a compressed body may become, and counts."""
 
 
+_WHOLE: Final = frozenset({b"application/json", b"application/proto", b"application/problem+json"})
+
 Admit = Callable[[int], AbstractAsyncContextManager[object]]
 """Holds memory within a block. Bytes."""
 
@@ -123,8 +125,11 @@ class ReplyMemory:
             nonlocal begin, refused
             if refused is not None:
                 return
-            if message["type"] == "http.response.start":
-                begin = message
+            if message["type"] == "http.response.start" and _is_whole(message):
+                begin = message  # until it is known whether the body fits
+                return
+            if message["type"] != "http.response.body":
+                await passing(message)
                 return
             body = message.get("body", b"")
             if len(body) <= FREE_BYTES:
@@ -142,8 +147,9 @@ class ReplyMemory:
 
         async def passing(message: Message) -> None:
             nonlocal begin, begun
+            begun = True
             if begin is not None:
-                begun, head, begin = True, begin, None
+                head, begin = begin, None
                 await send(head)
             await send(message)
 
@@ -156,6 +162,16 @@ class ReplyMemory:
         await self._app(scope, receive, sending)
         if refused is not None:
             raise refused
+
+
+def _is_whole(start: Message) -> bool:
+    """Return whether the body of a response comes at once; of a stream the head must not wait for it."""
+    media = next((value for name, value in start["headers"] if name.lower() == b"content-type"), b"")
+    return media.partition(b";")[0] in (
+        b"application/json",
+        b"application/proto",
+        b"application/problem+json",
+    )
 
 
 def _passes(scope: Scope) -> bool:
