@@ -24,6 +24,7 @@ from evenmesh_orchestrator.conversations.conversation import Conversation, Limit
 from evenmesh_orchestrator.conversations.memory import MemoryConversationStore
 from evenmesh_orchestrator.conversations.options import Options, Target
 from evenmesh_orchestrator.conversations.sources import Cited
+from evenmesh_orchestrator.conversations.sql import database
 from evenmesh_orchestrator.conversations.sql.store import SqlConversationStore
 from evenmesh_orchestrator.conversations.sql.tables import CONVERSATIONS, HOLDERS, TENANTS, TURNS
 from evenmesh_orchestrator.conversations.store import ConversationLost, ConversationStore
@@ -626,11 +627,13 @@ async def test_a_conversation_of_a_later_version_is_refused_and_left_alone(url: 
         assert await there(store, DEFAULT_TENANT, [name]) == [True]
 
 
-async def test_a_server_that_takes_too_long_is_away(postgres: Postgres, clock: Clock) -> None:
+async def test_a_server_that_takes_too_long_is_away(
+    postgres: Postgres, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     postgres.empty()
     url = make_url(postgres.url)
     async with opened(url, clock) as store:
-        store._database._wait_s = 0.5
+        monkeypatch.setattr(database, "_WAIT_S", 0.5)
         engine = create_async_engine(url)
         async with engine.connect() as connection:
             key = store._database._database._lock_key
@@ -639,7 +642,7 @@ async def test_a_server_that_takes_too_long_is_away(postgres: Postgres, clock: C
                 await store.acquire("acme")
             assert raised.value.reason == "STORE_UNAVAILABLE"
         await engine.dispose()
-        store._database._wait_s = 30
+        monkeypatch.setattr(database, "_WAIT_S", 30.0)
         await hold(store)
         await counted(url)
 
