@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from benchmarks.stand_in_generator import StandIn, main
-from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import Answer, GenerationRequest
 from evenmesh_generator.ports import Cancellation
 from evenmesh_kit.rpc.server import run
@@ -54,11 +53,9 @@ class Paced(StandIn):
         async for part in super().generate_stream(request, cancel):
             yield part
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
         await self._take_time()
-        return await super().generate_batch(requests, cancel)
+        return await super().generate(request, cancel)
 
 
 if __name__ == "__main__":

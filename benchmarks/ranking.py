@@ -27,7 +27,6 @@ from sentence_transformers import CrossEncoder
 from benchmarks import page, products
 from benchmarks.engines import reranker
 from benchmarks.generation import BUNDLED, RetrievedQuestion, in_process, squad
-from evenmesh.wire.errors import MeshError
 from evenmesh_core.ranking import top_k
 from evenmesh_generator import relevance
 from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage, RelevanceRequest
@@ -300,9 +299,7 @@ async def _answered(model: LanguageModel, asked: RetrievedQuestion, places: Sequ
         augmentation=Augmentation.FUSION_IN_DECODER,
         decoding=Decoding(max_new_tokens=32),
     )
-    (outcome,) = await model.generate_batch([request], Cancellation())
-    if isinstance(outcome, MeshError):
-        raise outcome
+    await model.generate(request, Cancellation())
 
 
 async def _scored(reranker: CrossEncoderReranker, asked: RetrievedQuestion, agent: Agent) -> list[float]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from functools import partial
 
 from benchmarks import shapes
 from benchmarks.stand_in import StandInService, serve_stand_in
 from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
-from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,
@@ -61,10 +60,8 @@ class StandIn:
             yield "token "
         yield _ANSWER
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        return [_ANSWER for _ in requests]
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        return _ANSWER
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         return [1 / (1 + at) for at in range(len(request.passages))]

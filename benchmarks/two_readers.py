@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.generation import BUNDLED, in_process
-from evenmesh.wire.errors import MeshError
-from evenmesh_generator.domain import GenerationRequest, Passage
+from evenmesh_generator.domain import Answer, GenerationRequest, Passage
 from evenmesh_generator.ports import Cancellation, LanguageModel
 
 READERS: Final = ("bundled", "first")
@@ -49,12 +48,11 @@ def answered(
         MeshError: the model does not answer.
     """
     requests = [GenerationRequest(question, tuple(passages[one] for one in context)) for context in contexts]
-    texts = []
-    for found in asyncio.run(model.generate_batch(requests, Cancellation())):
-        if isinstance(found, MeshError):
-            raise found
-        texts.append(found.text)
-    return texts
+
+    async def together() -> list[Answer]:
+        return await asyncio.gather(*(model.generate(one, Cancellation()) for one in requests))
+
+    return [one.text for one in asyncio.run(together())]
 
 
 def _first(folder: Path) -> Path:

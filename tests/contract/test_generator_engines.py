@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, InvalidField, MeshError
+from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, InvalidField
 from evenmesh_generator.backends.in_process import InProcessModel
 from evenmesh_generator.domain import (
     Answer,
@@ -45,6 +45,7 @@ from tests.support import (
 )
 from tests.support.real_vllm import VllmServer
 from tests.support.tiny_models import SENTENCES
+from tests.support.together import outcomes
 from tests.support.transformers_server import TransformersServer
 from tests.support.triton_server import TritonServer
 
@@ -238,7 +239,7 @@ async def test_the_same_request_has_the_same_answer(model: LanguageModel, decodi
 async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> None:
     requests = [_request(model, question=question) for question in SENTENCES]
     requests += [_request(model, passages=PASSAGES[at : at + 1]) for at in range(4)]
-    answers = await model.generate_batch(requests, Cancellation())
+    answers = await outcomes(model, requests, Cancellation())
     texts = [answer.text for answer in answers if isinstance(answer, Answer)]
     assert len(texts) == len(requests)
     # The bundled model abstains, rightly, where no passage answers; that is one answer to several questions.
@@ -247,15 +248,15 @@ async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> 
     assert len(set(answered)) > len(requests) // 4
 
 
-async def test_a_batch_answers_as_streams_do(model: LanguageModel) -> None:
+async def test_answers_at_the_same_time_are_those_of_streams(model: LanguageModel) -> None:
     most = model.describe().max_beams
     decodings = [decoding for decoding in DECODINGS.values() if decoding.num_beams <= most]
     requests = [
         _request(model, question=SENTENCES[at], passages=PASSAGES[: 1 + at % 4], decoding=decoding)
         for at, decoding in enumerate([*decodings, *decodings])
     ]
-    outcomes = await model.generate_batch(requests, Cancellation())
-    for request, outcome in zip(requests, outcomes, strict=True):
+    found = await outcomes(model, requests, Cancellation())
+    for request, outcome in zip(requests, found, strict=True):
         _, alone = await _stream(model, request)
         assert isinstance(outcome, Answer)
         _check_alike(outcome, alone)
@@ -285,10 +286,10 @@ async def test_length_limits_are_kept(model: LanguageModel) -> None:
     assert most.max_new_tokens >= 1
 
 
-async def test_one_bad_item_does_not_spoil_a_batch(model: LanguageModel) -> None:
+async def test_a_bad_request_does_not_spoil_others(model: LanguageModel) -> None:
     good = _request(model)
     bad = replace(good, question="word " * 1500)
-    first, second, third = await model.generate_batch([good, bad, good], Cancellation())
+    first, second, third = await outcomes(model, [good, bad, good], Cancellation())
     assert isinstance(second, InvalidField)
     assert second.field == "question"
     assert isinstance(first, Answer)
@@ -360,7 +361,7 @@ async def test_passages_are_judged_within_a_conversation(model: LanguageModel) -
 async def test_a_deadline_that_passed_is_said_so(model: LanguageModel) -> None:
     over = Deadline.after(0)
     with pytest.raises(DeadlineExceeded):
-        await model.generate_batch([_request(model)], Cancellation(over))
+        await model.generate(_request(model), Cancellation(over))
     with pytest.raises(DeadlineExceeded):
         await anext(model.generate_stream(_request(model), Cancellation(over)))
     with pytest.raises(DeadlineExceeded):
@@ -372,5 +373,4 @@ async def test_a_stream_that_is_left_frees_its_thread(model: LanguageModel) -> N
     for _ in range(6):  # more than there are threads
         async with aclosing(model.generate_stream(long, Cancellation())) as parts:
             await anext(parts)
-    outcome = await asyncio.wait_for(model.generate_batch([_request(model)], Cancellation()), 60)
-    assert not isinstance(outcome[0], MeshError)
+    await asyncio.wait_for(model.generate(_request(model), Cancellation()), 60)

@@ -105,13 +105,11 @@ class CountingLanguageModel:
         )
 
     async def generate_stream(self, request: GenerationRequest, cancel: object) -> Any:
-        (answer,) = await self.generate_batch([request], cancel)
-        yield answer
+        yield await self.generate(request, cancel)
 
-    async def generate_batch(self, requests: Sequence[GenerationRequest], cancel: object) -> list[Answer]:
-        for request in requests:
-            self._reads(request.question, request.passages)
-        return [Answer("", FinishReason.STOP, 1, 1, 0.0)] * len(requests)
+    async def generate(self, request: GenerationRequest, cancel: object) -> Answer:
+        self._reads(request.question, request.passages)
+        return Answer("", FinishReason.STOP, 1, 1, 0.0)
 
     async def score_relevance(self, request: RelevanceRequest, cancel: object) -> list[float]:
         self._reads(request.question, request.passages)

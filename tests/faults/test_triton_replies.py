@@ -22,6 +22,7 @@ from evenmesh_generator.domain import Answer, GenerationRequest
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.triton.repository import read_config
 from tests.support import triton_models
+from tests.support.together import outcomes
 from tests.support.triton_server import TritonServer, skip_where_impossible
 from tests.support.waiting import until
 
@@ -52,7 +53,7 @@ async def odd(server: TritonServer) -> AsyncIterator[TritonModel]:
 
 
 async def _ask(model: TritonModel, question: str) -> Answer | MeshError:
-    (outcome,) = await model.generate_batch([GenerationRequest(question)], Cancellation(Deadline.after(60)))
+    (outcome,) = await outcomes(model, [GenerationRequest(question)], Cancellation(Deadline.after(60)))
     return outcome
 
 
@@ -140,8 +141,8 @@ async def test_what_a_dead_process_owed_ends_at_once(server: TritonServer) -> No
     async with triton_models.opened(server.target, "odd") as (model,):
         requests = [GenerationRequest("be slow"), GenerationRequest("die"), GenerationRequest("be slow")]
         deadline = Deadline.after(60)
-        outcomes = await model.generate_batch(requests, Cancellation(deadline))
-        errors = [one for one in outcomes if isinstance(one, MeshError)]
+        found = await outcomes(model, requests, Cancellation(deadline))
+        errors = [one for one in found if isinstance(one, MeshError)]
         assert {one.reason for one in errors} == {"TRITON_UNAVAILABLE"}
         assert all(one.retry_after_s for one in errors)
         assert deadline.remaining() > 20

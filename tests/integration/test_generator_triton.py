@@ -43,6 +43,7 @@ from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models, triton_models
 from tests.support.started import Start, serving, starting
 from tests.support.tiny_models import SENTENCES
+from tests.support.together import outcomes
 from tests.support.triton_server import TritonServer, skip_where_impossible
 from tests.support.waiting import until
 
@@ -187,8 +188,8 @@ async def test_greedy_and_beam_answers_are_those_of_the_in_process_engine(
             for beams in (1, 4)
             for at, question in enumerate(SENTENCES)
         ]
-        expected = await in_process.generate_batch(requests, Cancellation())
-        got = await models[name].generate_batch(requests, Cancellation())
+        expected = await outcomes(in_process, requests, Cancellation())
+        got = await outcomes(models[name], requests, Cancellation())
         for mine, other in zip(got, expected, strict=True):
             assert isinstance(mine, Answer)
             assert isinstance(other, Answer)
@@ -275,7 +276,7 @@ async def test_two_hundred_random_cancels_leave_nothing_behind(
         decoding = replace(ENDLESS.decoding, num_beams=randomness.choice([1, 1, 2]))
         request = replace(ENDLESS, decoding=decoding)
         if randomness.random() < 0.5:
-            task = asyncio.create_task(endless.generate_batch([request] * 2, Cancellation()))
+            task = asyncio.create_task(outcomes(endless, [request] * 2, Cancellation()))
             await asyncio.sleep(randomness.uniform(0, 0.2))
             task.cancel()
             await asyncio.wait((task,))
@@ -318,8 +319,7 @@ async def test_two_hundred_random_cancels_leave_nothing_behind(
     assert memory_here < 16 * 2**20
     assert memory < 16 * 2**20
     request = replace(ENDLESS, decoding=Decoding(max_new_tokens=5))
-    (outcome,) = await endless.generate_batch([request], Cancellation(Deadline.after(TIMEOUT)))
-    assert isinstance(outcome, Answer)
+    await endless.generate(request, Cancellation(Deadline.after(TIMEOUT)))
     assert endless.statistics().most_steps_after_cancel <= 2
 
 
@@ -336,13 +336,12 @@ async def test_no_more_are_sent_than_there_are_places(endless_server: TritonServ
     async with triton_models.opened(endless_server.target, "endless", triton_in_flight=1) as (model,):
         async with aclosing(model.generate_stream(ENDLESS, Cancellation())) as parts:
             await anext(parts)
-            waiting = asyncio.create_task(model.generate_batch([_request()], Cancellation()))
+            waiting = asyncio.create_task(model.generate(_request(), Cancellation()))
             with pytest.raises(DeadlineExceeded):
                 await anext(model.generate_stream(_request(), Cancellation(Deadline.after(0.3))))
             assert model.in_flight == 2
             assert not waiting.done()
-        (outcome,) = await waiting
-        assert isinstance(outcome, Answer)
+        await waiting
         assert model.in_flight == 0
 
 

@@ -30,6 +30,7 @@ from evenmesh_generator.settings import ModelSource
 from evenmesh_kit.settings import SettingsError
 from tests.support import tiny_models, triton_models, vllm_server
 from tests.support.tiny_models import SENTENCES
+from tests.support.together import outcomes
 from tests.support.vllm_server import NAME, VllmServer
 from tests.support.waiting import until
 
@@ -63,8 +64,7 @@ def _request(**fields: Any) -> GenerationRequest:
 
 
 async def _answer(model: Any, request: GenerationRequest) -> Answer:
-    (answer,) = await model.generate_batch([request], Cancellation())
-    assert isinstance(answer, Answer), answer
+    answer: Answer = await model.generate(request, Cancellation())
     return answer
 
 
@@ -140,7 +140,7 @@ async def test_a_dead_process_is_said_so_and_loaded_again(model: Any, server: Vl
     os.kill(server.stub_pid(NAME), signal.SIGKILL)
     outcome = None
     while not isinstance(outcome, MeshError):
-        (outcome,) = await model.generate_batch([_request()], Cancellation())
+        (outcome,) = await outcomes(model, [_request()], Cancellation())
     assert isinstance(outcome, Unavailable)
 
     async def back() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,7 @@ class Judge:
         raise AssertionError("nobody asks for answers here")
         yield ""
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
         raise AssertionError("nobody asks for answers here")
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:

@@ -401,12 +401,10 @@ async def _answered(
 ) -> Answer | MeshError:
     """Return the answer or the error of one request; raise only if no time is left."""
     try:
-        (answer,) = await model.generate_batch([request], cancel)
-    except DeadlineExceeded:
-        raise
+        return await model.generate(request, cancel)
     except MeshError as error:
+        cancel.check()
         return error
-    return answer
 
 
 def _pieces(

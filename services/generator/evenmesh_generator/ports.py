@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from evenmesh.wire.deadline import NEVER, Deadline
-from evenmesh.wire.errors import DeadlineExceeded, MeshError
+from evenmesh.wire.errors import DeadlineExceeded
 from evenmesh_generator.domain import Answer, GenerationRequest, ModelDescription, RelevanceRequest
 from evenmesh_generator.runtime.statistics import EngineStatistics
 
@@ -105,10 +105,8 @@ class LanguageModel(Protocol):
             MeshError: the question does not fit the model, or the model is away.
         """
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        """Return one answer or one error per request, in order."""
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        """Return the answer alone; errors are those of :meth:`generate_stream`."""
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         """Return P(True) per passage, each in [0, 1], under RankRAG's context-ranking prompt (Yu et al.,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -60,7 +61,7 @@ class Scribe:
         self.unavailable: MeshError | None = None
         self.relevance: dict[str, float] = {}
         self.judged = 0
-        self.batches: list[list[GenerationRequest]] = []
+        self.asked: list[GenerationRequest] = []
 
     def describe(self) -> ModelDescription:
         return ModelDescription(
@@ -84,16 +85,13 @@ class Scribe:
         yield answer.text
         yield answer
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        self.batches.append(list(requests))
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        self.asked.append(request)
         if self.unavailable is not None:
             raise self.unavailable
-        return [
-            Unavailable("GONE", "away") if request.question == "fail" else self.answer(request)
-            for request in requests
-        ]
+        if request.question == "fail":
+            raise Unavailable("GONE", "away")
+        return self.answer(request)
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         self.judged += len(request.passages)
@@ -214,7 +212,7 @@ async def test_turns_go_to_the_answer_and_not_to_the_draft(generator: Generator,
     request = GenerationRequest("q", (A,), template="rankrag-answer-conversation", turns=turns)
     await _stream(generator, replace(request, augmentation=Augmentation.COMPRESSION))
     await generator.batch([request], Cancellation())
-    draft, plain = (batch[0] for batch in first.batches)
+    draft, plain = first.asked
     assert (draft.template, draft.turns) == ("eor-compression", ())
     assert plain.turns == turns
 
@@ -242,7 +240,7 @@ async def test_a_model_writes_its_own_background_and_answers_from_it(
         reused_tokens=3 + 3,
         batch_rows=2,
     )
-    assert first.batches[0][0].decoding.max_new_tokens == 100, "as many as the model can"
+    assert first.asked[0].decoding.max_new_tokens == 100, "as many as the model can"
     (outcome,) = await generator.batch([request], Cancellation())
     assert outcome == finished
 
@@ -256,7 +254,7 @@ async def test_a_model_summarises_the_passages_and_answers_from_the_summary(
     finished = await _stream(generator, request)
     assert finished.answer.text == "in-prompt::q:in-prompt:eor-compression:q:text of a|text of b"
     assert finished.answer.prompt_tokens == 20, "of both steps"
-    assert first.batches[0][0].decoding.max_new_tokens == 100, "as many as the model can"
+    assert first.asked[0].decoding.max_new_tokens == 100, "as many as the model can"
     (outcome,) = await generator.batch([request], Cancellation())
     assert outcome == finished
     with pytest.raises(InvalidField, match="compression needs at least one passage"):
@@ -274,7 +272,7 @@ async def test_what_is_asked_twice_is_computed_once(generator: Generator, first:
         GenerationRequest("q", (A, B), decoding=Decoding(temperature=1.0, seed=2)),
     ]
     outcomes = await generator.batch(requests, Cancellation())
-    assert len(first.batches) == 4
+    assert len(first.asked) == 4
     assert outcomes[0] == outcomes[2] == outcomes[3]
     texts = [outcome.answer.text for outcome in outcomes if isinstance(outcome, GeneratedAnswer)]
     assert texts[0] == "in-prompt::q:text of a|text of b"
@@ -334,7 +332,7 @@ async def test_one_outcome_per_item_in_order(generator: Generator, second: Scrib
     assert kinds == [Unavailable, GeneratedAnswer, Unavailable, GeneratedAnswer, NotFound]
     assert isinstance(outcomes[1], GeneratedAnswer)
     assert outcomes[1].model.name == "second"
-    assert len(second.batches) == 1
+    assert len(second.asked) == 1
 
 
 async def test_what_a_batch_cost_and_was_spared(generator: Generator) -> None:
@@ -366,7 +364,7 @@ async def test_one_summary_serves_every_answer_from_the_same_passages(
 ) -> None:
     request = GenerationRequest("q", (A, B), augmentation=Augmentation.COMPRESSION)
     outcomes = await generator.batch([request, replace(request, template="ra-x"), request], Cancellation())
-    assert len(first.batches) == 1 + 2, "one draft and two answers"
+    assert len(first.asked) == 1 + 2, "one draft and two answers"
     assert batch_cost(outcomes) == BatchCost(
         computed_answers=2,
         reused_answers=1,
@@ -379,7 +377,7 @@ async def test_one_summary_serves_every_answer_from_the_same_passages(
 async def test_long_prompts_go_first_and_outcomes_stay_in_order(generator: Generator, first: Scribe) -> None:
     requests = [GenerationRequest("q" * size) for size in (3, 1, 4, 1, 5, 9, 2, 6)]
     outcomes = await generator.batch(requests, Cancellation())
-    ran = [one for batch in first.batches for one in batch]
+    ran = first.asked
     assert [len(one.question) for one in ran] == [9, 6, 5, 4, 3, 2, 1]
     texts = [one.answer.text for one in outcomes if isinstance(one, GeneratedAnswer)]
     assert texts == [f"retrieval-free::{one.question}:" for one in requests]
@@ -391,7 +389,7 @@ async def test_passages_read_alone_are_as_long_as_with_their_questions(
     alone = GenerationRequest("q" * 40, (A, B), augmentation=Augmentation.FUSION_IN_DECODER)
     together = replace(alone, question="q" * 41, augmentation=Augmentation.IN_PROMPT)
     await generator.batch([together, alone], Cancellation())
-    ran = [one for batch in first.batches for one in batch]
+    ran = first.asked
     assert [one.augmentation for one in ran] == [Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT]
 
 
@@ -403,8 +401,10 @@ async def test_a_model_that_is_away_fails_its_own_requests(
     outcomes = await generator.batch(requests, Cancellation())
     assert [type(outcome) for outcome in outcomes] == [Unavailable, GeneratedAnswer, Unavailable]
     first.unavailable = DeadlineExceeded("no time")
+    outcomes = await generator.batch(requests, Cancellation())
+    assert [type(outcome) for outcome in outcomes] == [Unavailable, DeadlineExceeded, Unavailable]
     with pytest.raises(DeadlineExceeded):
-        await generator.batch(requests, Cancellation())
+        await generator.batch(requests, Cancellation(Deadline.after(0)))
 
 
 async def test_relevance(generator: Generator) -> None:
@@ -557,11 +557,11 @@ async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(fir
     requests = [GenerationRequest(f"q{at}", (A,), decoding=decoding) for at in range(30)]
     # Steps of all together, 100 x 60, then 100 x 4 to write each, and 9 to read it.
     assert len(await generator.batch(requests[:27], Cancellation())) == 27
-    first.batches.clear()
+    first.asked.clear()
     with pytest.raises(MeshError) as refused:
         await generator.batch(requests, Cancellation())
     assert (refused.value.reason, refused.value.field) == ("REQUEST_TOO_LARGE", "requests")
-    assert not first.batches
+    assert not first.asked
     same = [requests[0]] * 200  # one answer
     assert len(await generator.batch(same, Cancellation())) == 200
     # 2 x 16 rows, 100 x 4 each, 100 x 60 for the steps, and 8 to read each.

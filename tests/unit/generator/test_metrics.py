@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, cast
 
 import pytest
@@ -79,10 +79,10 @@ class Steady:
         yield ANSWER.text
         yield ANSWER
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        return [InvalidField("question", "") if one.question == "wrong" else ANSWER for one in requests]
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        if request.question == "wrong":
+            raise InvalidField("question", "")
+        return ANSWER
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         return [0.5] * len(request.passages)

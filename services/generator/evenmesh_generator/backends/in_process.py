@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 
-from evenmesh.wire.errors import MeshError
 from evenmesh_generator.backends.deltas import DeltaQueue
 from evenmesh_generator.domain import Answer, GenerationRequest, ModelDescription, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
@@ -82,24 +81,20 @@ class InProcessModel:
             if wanted:
                 cancel.cancel()
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        """Return one answer or one error per request, in order."""
-        loop = asyncio.get_running_loop()
-        waiters = [_OutcomeListener(loop) for _ in requests]
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        """Return the answer."""
+        waiter = _OutcomeListener(asyncio.get_running_loop())
+        self._engine.submit(request, cancel, waiter)
         try:
-            for request, waiter in zip(requests, waiters, strict=True):
-                self._engine.submit(request, cancel, waiter)
-            outcomes = await asyncio.gather(*(waiter.outcome for waiter in waiters))
+            outcome = await waiter.outcome
         except asyncio.CancelledError:
             cancel.cancel()
             raise
-        for outcome in outcomes:
-            if isinstance(outcome, Cancelled):
-                raise outcome
-        cancel.check()
-        return [outcome for outcome in outcomes if not isinstance(outcome, Cancelled)]
+        if not isinstance(outcome, Cancelled):
+            cancel.check()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         """Return P(True) per passage."""

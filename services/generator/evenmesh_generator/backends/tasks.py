@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -18,6 +18,12 @@ async def all_of(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
             task.cancel()
         for task in tasks:
             await ended(task)
+
+
+async def in_task(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of some work, which has a task of its own."""
+    (found,) = await all_of([asyncio.create_task(work)])
+    return found
 
 
 async def ended(task: asyncio.Task[T]) -> None:

@@ -155,10 +155,10 @@ async def test_leaving_a_stream_stops_the_model_within_a_step(pool: ComputePool)
     assert paced.steps - steps <= 2
 
 
-async def test_cancelling_a_batch_stops_the_model(pool: ComputePool) -> None:
+async def test_cancelling_an_answer_stops_the_model(pool: ComputePool) -> None:
     paced = Paced(())
     model = InProcessModel(paced, interval_s=0)
-    task = asyncio.ensure_future(model.generate_batch([REQUEST], Cancellation()))
+    task = asyncio.ensure_future(model.generate(REQUEST, Cancellation()))
     while not paced.steps:
         await asyncio.sleep(0)
     task.cancel()

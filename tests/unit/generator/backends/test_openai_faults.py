@@ -59,11 +59,8 @@ async def streamed(model: OpenAiModel, deadline: Deadline = NEVER) -> Answer:
     return parts[-1]
 
 
-async def batched(model: OpenAiModel, deadline: Deadline = NEVER) -> None:
-    """Raise the error of the one item of a batch."""
-    (outcome,) = await model.generate_batch([REQUEST], Cancellation(deadline))
-    if isinstance(outcome, MeshError):
-        raise outcome
+async def whole(model: OpenAiModel, deadline: Deadline = NEVER) -> None:
+    await model.generate(REQUEST, Cancellation(deadline))
 
 
 async def judged(model: OpenAiModel, deadline: Deadline = NEVER) -> None:
@@ -71,7 +68,7 @@ async def judged(model: OpenAiModel, deadline: Deadline = NEVER) -> None:
     await model.score_relevance(RelevanceRequest("a question", PASSAGES), Cancellation(deadline))
 
 
-CALLS: dict[str, Callable[..., Any]] = {"stream": streamed, "batch": batched, "judgement": judged}
+CALLS: dict[str, Callable[..., Any]] = {"stream": streamed, "batch": whole, "judgement": judged}
 
 
 async def _kill(_: HttpRequest, reply: HttpReply) -> None:
@@ -168,8 +165,7 @@ async def test_passages_that_do_not_fit_after_all_are_left_out() -> None:
     )
     script = scripted_openai.made_up(context_tokens=120)
     async with serving(script) as server, scripted_openai.opened(server.url) as (model,):
-        (answer,) = await model.generate_batch([request], Cancellation())
-        assert isinstance(answer, Answer)
+        answer = await model.generate(request, Cancellation())
         assert 0 < answer.dropped_passages < 20
         (score,) = await model.score_relevance(
             RelevanceRequest("q", (Passage("long", "", "word " * 500),)), Cancellation()
@@ -263,11 +259,11 @@ async def test_a_server_sees_within_one_piece_that_a_stream_is_left() -> None:
         assert model.statistics().active_requests == 0
 
 
-async def test_a_server_sees_that_the_caller_of_a_batch_has_gone() -> None:
+async def test_a_server_sees_that_who_waits_for_a_whole_answer_has_gone() -> None:
     endless = _Endless()
     cancel = Cancellation()
     async with opened(endless.script) as (model, server):
-        call = asyncio.create_task(model.generate_batch([REQUEST], cancel))
+        call = asyncio.create_task(model.generate(REQUEST, cancel))
         while not endless.written:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(cancel.cancel)  # from any thread

@@ -43,8 +43,7 @@ def _request(**decoding: Any) -> GenerationRequest:
 
 
 async def _answer(model: Any, request: GenerationRequest) -> Answer:
-    (answer,) = await model.generate_batch([request], Cancellation())
-    assert isinstance(answer, Answer), answer
+    answer: Answer = await model.generate(request, Cancellation())
     return answer
 
 
@@ -265,10 +264,10 @@ async def test_a_model_that_is_not_listed_any_more_is_away_until_it_is() -> None
         await until(lambda: not model.up)
         assert not readiness.ready
         asked = len([one for one in server.requests if one.method == "POST"])
-        (error,) = await model.generate_batch([_request()], Cancellation())
-        assert isinstance(error, MeshError)
-        assert error.reason == "REMOTE_NOT_FOUND"
-        assert "other" not in error.message, "callers are not shown what else a server has"
+        with pytest.raises(MeshError) as refused:
+            await model.generate(_request(), Cancellation())
+        assert refused.value.reason == "REMOTE_NOT_FOUND"
+        assert "other" not in refused.value.message, "callers are not shown what else a server has"
         assert len([one for one in server.requests if one.method == "POST"]) == asked
         names[:] = ["made-up"]
         await until(lambda: model.up)
@@ -388,5 +387,5 @@ async def test_a_deadline_within_the_wait_for_a_place_is_kept() -> None:
         request = _request(max_new_tokens=4000)
         async with aclosing(model.generate_stream(request, Cancellation())) as parts:
             await anext(parts)
-            (error,) = await model.generate_batch([request], Cancellation(Deadline.after(0.2)))
-            assert isinstance(error, DeadlineExceeded)
+            with pytest.raises(DeadlineExceeded):
+                await model.generate(request, Cancellation(Deadline.after(0.2)))

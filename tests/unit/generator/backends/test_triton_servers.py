@@ -25,6 +25,7 @@ from evenmesh_generator.runtime.statistics import EngineStatistics, combined, co
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from tests.support import triton_models
 from tests.support.scripted_triton import MODEL, ScriptedTriton, free_port
+from tests.support.together import outcomes
 from tests.support.waiting import until
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -73,7 +74,7 @@ def opened(target: str, **fields: Any) -> Any:
 
 
 async def ask(model: VllmModel, count: int = 1) -> list[Answer | MeshError]:
-    return await model.generate_batch([REQUEST] * count, Cancellation(Deadline.after(30)))
+    return await outcomes(model, [REQUEST] * count, Cancellation(Deadline.after(30)))
 
 
 async def answers(model: VllmModel, count: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from evenmesh_generator.backends.openai.monitor import ListingMonitor
 from evenmesh_generator.backends.openai.reading import AnswerReader
 from evenmesh_generator.backends.openai.wire import Interface
 from evenmesh_generator.backends.remote_prompter import RemotePrompter, size_of
-from evenmesh_generator.backends.tasks import all_of, ended
+from evenmesh_generator.backends.tasks import all_of, ended, in_task
 from evenmesh_generator.backends.verdicts import NoRelevance, p_true
 from evenmesh_generator.domain import (
     Answer,
@@ -150,14 +150,12 @@ class OpenAiModel:
             self._interval_s,
         )
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        """Return one answer or one error per request, in order; send all at once."""
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        """Return the answer."""
+        writing = partial(self._write, request, lambda _: None, cancel.deadline)
+        answer = await in_task(self._run(writing, cancel))
         cancel.check()
-        outcomes = await all_of([asyncio.create_task(self._answer(one, cancel)) for one in requests])
-        cancel.check()
-        return outcomes
+        return answer
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         """Return P(True) per passage, each by a request of its own."""
@@ -169,12 +167,6 @@ class OpenAiModel:
             for one in request.passages
         ]
         return await all_of(tasks)
-
-    async def _answer(self, request: GenerationRequest, cancel: Cancellation) -> Answer | MeshError:
-        try:  # the answer has the whole text: nobody reads the deltas
-            return await self._run(partial(self._write, request, lambda _: None, cancel.deadline), cancel)
-        except MeshError as error:
-            return error
 
     async def _run(self, work: Callable[[], Awaitable[T]], cancel: Cancellation) -> T:
         """Run a request in the calling task, which must be the request's own, until its caller goes.

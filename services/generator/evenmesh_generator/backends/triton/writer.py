@@ -1,4 +1,4 @@
-"""What language models of Triton servers share: how streams and batches of requests go there."""
+"""What language models of Triton servers share: how requests go there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 
-from evenmesh.wire.errors import MeshError
 from evenmesh_generator.backends.deltas import streamed
-from evenmesh_generator.backends.tasks import all_of, ended
+from evenmesh_generator.backends.tasks import ended, in_task
 from evenmesh_generator.backends.triton.endpoint import ModelReplicas, Replica
 from evenmesh_generator.backends.triton.health_monitor import HealthMonitor, HealthSettings
 from evenmesh_generator.backends.triton.servers import TritonServer
@@ -83,16 +82,11 @@ class TritonWriter(abc.ABC):
         """Return the text deltas, then the answer."""
         return streamed(lambda on_delta: self._run(request, on_delta, cancel), self._interval_s)
 
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        """Return one answer or one error per request, in order; send all at once, longest first."""
+    async def generate(self, request: GenerationRequest, cancel: Cancellation) -> Answer:
+        """Return the answer."""
+        answer = await in_task(self._run(request, lambda _: None, cancel))
         cancel.check()
-        longest_first = sorted(range(len(requests)), key=lambda at: -_length(requests[at]))
-        tasks = {at: asyncio.create_task(self._answer(requests[at], cancel)) for at in longest_first}
-        outcomes = await all_of([tasks[at] for at in range(len(requests))])
-        cancel.check()
-        return outcomes
+        return answer
 
     def _monitor(self, server: TritonServer, *, up: bool) -> None:
         tasks = self._monitoring[server] = []
@@ -150,15 +144,3 @@ class TritonWriter(abc.ABC):
         Raises:
             MeshError: what the model or the server says.
         """
-
-    async def _answer(self, request: GenerationRequest, cancel: Cancellation) -> Answer | MeshError:
-        try:
-            return await self._run(request, lambda _: None, cancel)  # the answer has the whole text
-        except MeshError as error:
-            return error
-
-
-def _length(request: GenerationRequest) -> int:
-    """Estimate how long a request takes: characters to read and to write."""
-    read = sum(len(one.title) + len(one.text) for one in request.passages)
-    return len(request.question) + read + 4 * request.decoding.max_new_tokens * request.decoding.num_beams
