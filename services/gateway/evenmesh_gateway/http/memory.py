@@ -20,9 +20,8 @@ FREE_BYTES: Final = 65_536
 
 EXPANSION: Final = 16
 """How many times as large as it comes a compressed body may become, and counts."""
-
-
 _WHOLE: Final = frozenset({b"application/json", b"application/proto", b"application/problem+json"})
+"""Media types of responses whose body comes at once."""
 
 Admit = Callable[[int], AbstractAsyncContextManager[object]]
 """Holds memory within a block. Bytes."""
@@ -167,11 +166,7 @@ class ReplyMemory:
 def _is_whole(start: Message) -> bool:
     """Return whether the body of a response comes at once; of a stream the head must not wait for it."""
     media = next((value for name, value in start["headers"] if name.lower() == b"content-type"), b"")
-    return media.partition(b";")[0] in (
-        b"application/json",
-        b"application/proto",
-        b"application/problem+json",
-    )
+    return media.partition(b";")[0] in _WHOLE
 
 
 def _passes(scope: Scope) -> bool:
