@@ -143,7 +143,7 @@ class ImpactCache:
             else:
                 os.utime(folder)
                 return found
-        contents = [segment.passage(row).content for row in range(len(segment))]
+        contents = [segment.records.passage(row).content for row in range(len(segment))]
         built = ImpactPostings.build(self._vectors(contents, encoder, tenant), encoder.vocabulary)
         _save(built, folder)
         return ImpactPostings.open(folder)

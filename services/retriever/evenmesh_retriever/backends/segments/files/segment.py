@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
+from sys import getsizeof
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenmesh_kit.compute.tenant_cache import TenantCache
+from evenmesh_kit.security import caller as callers
 from evenmesh_retriever.backends.bm25.postings import Postings
 from evenmesh_retriever.backends.segments.files import manifest as manifests
 from evenmesh_retriever.backends.segments.files.arrays import opened
@@ -20,14 +24,17 @@ from evenmesh_retriever.backends.segments.files.hashes import HashArray, HashInd
 from evenmesh_retriever.backends.segments.files.manifest import MANIFEST, Corrupt, SegmentManifest
 from evenmesh_retriever.backends.segments.files.records import Records
 from evenmesh_retriever.backends.segments.files.terms import TermTable
-from evenmesh_retriever.domain import IntArray
+from evenmesh_retriever.domain import IntArray, Passage
 
 ARRAYS: Final = "arrays.bin"
 """The file of a segment's arrays, beside its manifest."""
 POSTINGS: Final = ("lengths", "row_bounds", "row_terms", "row_counts", "bounds", "rows", "counts")
 """Fields of :class:`Postings` that are arrays, ``postings.<field>`` in the file."""
 
-_KEPT: Final = 1024
+_KEPT_BYTES: Final = 64 * 2**20
+_numbers: Final = count()
+_passages: Final[TenantCache[Passage]] = TenantCache(_KEPT_BYTES, share=1.0)
+"""Passages of all segments, by tenant, number of the segment and row."""
 
 BoolArray = NDArray[np.bool_]
 
@@ -58,8 +65,7 @@ class Segment:
             self.contents = HashIndex.of(arrays, "contents")
         except (OSError, ValueError, KeyError) as error:
             raise Corrupt(f"{path} does not hold the arrays of its manifest: {error}") from None
-        # An audit asks for the same few hundred passages again and again.
-        self.passage = lru_cache(_KEPT)(self.records.passage)
+        self._number = next(_numbers)
 
     @classmethod
     def open(cls, folder: Path) -> Segment:
@@ -73,6 +79,15 @@ class Segment:
     def __len__(self) -> int:
         return self.manifest.num_passages
 
+    def passage(self, row: int) -> Passage:
+        """Return the passage of a row, which is kept: an audit asks for the same few hundred many times."""
+        tenant, key = callers.current().tenant, (self._number, row)
+        found = _passages.get(tenant, key)
+        if found is None:
+            found = self.records.passage(row)
+            _passages.put(tenant, key, found, _memory_of(found))
+        return found
+
     def rows_of(self, ids: Sequence[bytes], hashes: HashArray) -> IntArray:
         """Return the row of each id, ``[n]``, by the ids' hashes; -1 where there is none."""
         rows = np.full(len(ids), -1, dtype=np.int64)
@@ -80,6 +95,12 @@ class Segment:
             if self.records.id(row) == ids[position]:
                 rows[position] = row
         return rows
+
+
+def _memory_of(passage: Passage) -> int:
+    """Return the memory that a passage takes, about. Bytes."""
+    attributes = chain.from_iterable(passage.attributes.items())
+    return sum(map(getsizeof, (passage.id, passage.title, passage.text, *attributes)))
 
 
 class Tombstones:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from evenmesh_retriever.backends.segments.files.hashes import HashArray, HashIndex, hashes_of
 
 _KEPT: Final = 8192
+_LONGEST_KEPT: Final = 64
+"""Longest term that is kept: anybody may ask for terms as long as a query. Characters."""
 
 
 class TermTable(Mapping[str, int]):
@@ -53,14 +55,15 @@ class TermTable(Mapping[str, int]):
         return [data[begin:end] for begin, end in pairwise(bounds)]
 
     def __getitem__(self, term: str) -> int:
-        number = self._find(term)
+        number = self.get(term)
         if number is None:
             raise KeyError(term)
-        return number
+        found: int = number
+        return found
 
     def get(self, term: str, default: Any = None) -> Any:
         """Return the number of a term, or the default."""
-        number = self._find(term)
+        number = self._find(term) if len(term) <= _LONGEST_KEPT else self._found(term)
         return default if number is None else number
 
     def __iter__(self) -> Iterator[str]:
