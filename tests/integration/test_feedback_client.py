@@ -130,7 +130,7 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
         out = capsys.readouterr()
         return out.out, out.err
 
-    unplaced = "3 items name no collection: no trainer can learn from them\n"
+    unplaced = "items without a collection, from which no trainer can learn: 3\n"
     assert await run("feedback", "record", str(file)) == ("3 stored, 0 stored before\n", unplaced)
     assert json.loads((await run("feedback", "record", str(file), "--json"))[0]) == {
         "stored": 0,
@@ -147,7 +147,7 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
     out, err = await run("feedback", "record", str(bad), status=1)
     assert out == "0 stored, 0 stored before\n"
     assert "usefulness: must be in [0.0, 1.0], got 2.0" in err
-    assert "1 of 1 items were refused" in err
+    assert "items refused: 1 of 1" in err
     bad.write_text("{}\n")
     assert "line 1: has no 'query'" in (await run("feedback", "record", str(bad), status=1))[1]
 
@@ -167,6 +167,8 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
     ] * 3
     assert (await run("feedback", "record", str(target)))[0] == "0 stored, 3 stored before\n"
     assert "exists; name a new file" in (await run("feedback", "export", str(target), status=1))[1]
+    nowhere = str(tmp_path / "gone" / "kept.parquet")
+    assert "make it first" in (await run("feedback", "export", nowhere, status=1))[1]
     assert (
         "give both --task and --model"
         in (await run("feedback", "export", str(tmp_path / "x"), "--task", "qa", status=2))[1]

@@ -32,10 +32,12 @@ def check_parquet(file: Path) -> None:
     """Check that a Parquet file can be written there, under a name that says nothing else.
 
     Raises:
-        CommandError: the file exists, or its name is that of another format.
+        CommandError: the file exists, its folder does not, or its name is that of another format.
     """
     if file.exists():
         raise CommandError(f"{file} exists; name a new file")
+    if not file.parent.is_dir():
+        raise CommandError(f"there is no folder {file.parent}: make it first")
     if file.suffix not in ("", ".parquet"):
         raise CommandError(f"{file}: the command writes Parquet; name the file {file.stem}.parquet")
 

@@ -89,9 +89,9 @@ def record(
     else:
         _show_recorded(screen, done)
         if unplaced:
-            screen.note(f"{unplaced:,} items name no collection: no trainer can learn from them")
+            screen.note(f"items without a collection, from which no trainer can learn: {unplaced:,}")
     if done.refused:
-        raise CommandError(f"{len(done.refused):,} of {len(done.results):,} items were refused", FAILED)
+        raise CommandError(f"items refused: {len(done.refused):,} of {len(done.results):,}", FAILED)
 
 
 def stats(
