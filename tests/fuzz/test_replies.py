@@ -126,9 +126,7 @@ async def test_the_orchestrator_names_the_service_that_said_it(tmp_path: Path) -
             )
             service = Orchestrator(settings, Telemetry.disabled())
             with rpcs.Incidents() as incidents:
-                server = MeshServer(
-                    "orchestrator", settings, service.registrations, service, telemetry=Telemetry.disabled()
-                )
+                server = MeshServer("orchestrator", settings, service, telemetry=Telemetry.disabled())
                 async with server, grpc.aio.insecure_channel(server.address) as channel:
                     for rpc in asking:
                         for attempt in range(4):
