@@ -55,11 +55,10 @@ class TermTable(Mapping[str, int]):
         return [data[begin:end] for begin, end in pairwise(bounds)]
 
     def __getitem__(self, term: str) -> int:
-        number = self.get(term)
+        number: int | None = self.get(term)
         if number is None:
             raise KeyError(term)
-        found: int = number
-        return found
+        return number
 
     def get(self, term: str, default: Any = None) -> Any:
         """Return the number of a term, or the default."""
