@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import SHARE_FULL, MeshError
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -15,7 +15,14 @@ _RETRYABLE: Final = frozenset(
     {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "CANCELLED", "UNKNOWN", "INTERNAL"}
 )
 RETRYABLE_REASONS: Final = frozenset(
-    {"UPSTREAM_UNAVAILABLE", "CIRCUIT_OPEN", "BUDGET_EXCEEDED", "UPSTREAM_OVERLOADED", "UPSTREAM_ERROR"}
+    {
+        "UPSTREAM_UNAVAILABLE",
+        "CIRCUIT_OPEN",
+        "BUDGET_EXCEEDED",
+        "UPSTREAM_OVERLOADED",
+        SHARE_FULL,
+        "UPSTREAM_ERROR",
+    }
 )
 """Reasons of degradations that another try may not meet."""
 _TOO_MUCH: Final = frozenset({"OVER_CAPACITY", "REQUEST_TOO_LARGE", "OBSERVATION_TOO_LARGE"})

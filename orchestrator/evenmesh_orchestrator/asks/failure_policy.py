@@ -13,7 +13,7 @@ from typing import Final
 
 import grpc
 
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import SHARE_FULL, MeshError
 from evenmesh_orchestrator.domain import Action, Stage
 
 
@@ -54,6 +54,7 @@ class Failure(Enum):
     BUDGET = ("BUDGET_EXCEEDED", "used up its share of the time")
     OVER_CAPACITY = ("OVER_CAPACITY", "never takes so much at once")
     OVERLOADED = ("UPSTREAM_OVERLOADED", "is overloaded")
+    SHARE_FULL = (SHARE_FULL, "works for the tenant as much as it may")
     REFUSED = ("UPSTREAM_REFUSED", "refused the request")
     ERROR = ("UPSTREAM_ERROR", "failed")
 
@@ -129,6 +130,8 @@ def failure_of(error: MeshError) -> Failure:
         return Failure.BUDGET
     if error.reason in _TOO_MUCH:
         return Failure.OVER_CAPACITY
+    if error.reason == SHARE_FULL:
+        return Failure.SHARE_FULL
     if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Failure.OVERLOADED
     if error.code in _REFUSALS:

@@ -20,6 +20,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import (
+    SHARE_FULL,
     FailedPrecondition,
     InvalidField,
     MeshError,
@@ -345,6 +346,7 @@ async def test_without_a_retriever_the_ask_fails_with_its_error(mesh: Mesh, erro
     [
         (AWAY, "UPSTREAM_UNAVAILABLE"),
         (Overloaded("full", 1.0), "UPSTREAM_OVERLOADED"),
+        (Overloaded("the tenant has all it may", 1.0, SHARE_FULL), "SHARE_FULL"),
         (MeshError(grpc.StatusCode.DEADLINE_EXCEEDED, "X", "late"), "BUDGET_EXCEEDED"),
         (MeshError(grpc.StatusCode.INTERNAL, "X", "broken"), "UPSTREAM_ERROR"),
     ],

@@ -21,6 +21,11 @@ from evenmesh.common.v1 import common_pb2
 DOMAIN: Final = "evenmesh"
 """``google.rpc.ErrorInfo.domain`` of every error of this mesh."""
 
+OVERLOADED: Final = "OVERLOADED"
+"""Reason of a call that is rejected because the work of all callers leaves no room."""
+SHARE_FULL: Final = "SHARE_FULL"
+"""Reason of a call that is rejected because its own tenant, agent or host has its share in flight already."""
+
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
@@ -101,12 +106,13 @@ class PermissionDenied(MeshError):
 
 
 class Overloaded(MeshError):
-    """RESOURCE_EXHAUSTED with RetryInfo: too much work is in flight to admit the call."""
+    """RESOURCE_EXHAUSTED with RetryInfo: too much work is in flight to admit the call.
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", message, retry_after_s=retry_after_s
-        )
+    The reason is :data:`OVERLOADED` or :data:`SHARE_FULL`, or that of a limit of the tenant.
+    """
+
+    def __init__(self, message: str, retry_after_s: float, reason: str = OVERLOADED) -> None:
+        super().__init__(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, message, retry_after_s=retry_after_s)
 
 
 class Unavailable(MeshError):

@@ -7,7 +7,7 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.admission.queue import REASONS, Admission
 from evenmesh_kit.telemetry.setup import Telemetry
 
 _SECONDS: Final = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
@@ -17,8 +17,8 @@ class AdmissionMetrics:
     """Reports on admissions, each by its unit of work; does nothing if telemetry is disabled.
 
     ``evenmesh.admission.in_flight``, ``.waiting`` and ``.capacity`` are work by ``unit``,
-    ``evenmesh.admission.refused`` counts rejected calls, and ``evenmesh.admission.wait.duration`` has the
-    seconds that admitted calls waited.
+    ``evenmesh.admission.refused`` counts rejected calls by ``reason`` too, and
+    ``evenmesh.admission.wait.duration`` has the seconds that admitted calls waited.
 
     Args:
         telemetry: makes the metrics.
@@ -46,7 +46,7 @@ class AdmissionMetrics:
                 )
             meter.create_observable_counter(
                 "evenmesh.admission.refused",
-                [self._each(lambda one: one.refused)],
+                [self._rejections],
                 "{call}",
                 "Calls rejected because their work did not fit.",
             )
@@ -66,3 +66,10 @@ class AdmissionMetrics:
             return [Observation(read(one), {"unit": one.unit}) for one in self._admissions]
 
         return observe
+
+    def _rejections(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(one.refused[reason], {"unit": one.unit, "reason": reason})
+            for one in self._admissions
+            for reason in REASONS
+        ]

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 import grpc
 
 from evenmesh.wire import deadline
-from evenmesh.wire.errors import MeshError, Overloaded
+from evenmesh.wire.errors import OVERLOADED, SHARE_FULL, MeshError, Overloaded
 from evenmesh_kit.admission import metering
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import ANYONE
 from evenmesh_kit.settings import ServiceSettings
 
+_OVER_CAPACITY: Final = "OVER_CAPACITY"
+REASONS: Final = (OVERLOADED, SHARE_FULL, _OVER_CAPACITY)
+"""Reasons of rejected work."""
 _HALF_LIFE_S: Final = 10.0
 _DELAYS_S: Final = (0.05, 30.0)
 _UNKNOWN_DELAY_S: Final = 1.0
@@ -74,7 +77,8 @@ class Admission:
 
     A request that could never be admitted is rejected with RESOURCE_EXHAUSTED, ``OVER_CAPACITY``, without a
     retry delay. No authenticated tenant has more than ``share`` of the capacity in flight, so that the others
-    find room however long its requests take; the turns of the others do not wait for such a tenant.
+    find room however long its requests take; the turns of the others do not wait for such a tenant. What is
+    rejected for that has the reason ``SHARE_FULL``, and else ``OVERLOADED``.
 
     Args:
         capacity: most work in flight, in the service's unit, [1, inf).
@@ -105,7 +109,7 @@ class Admission:
         self._queue_s = queue_s
         self._clock = clock
         self._report_wait: Callable[[float], None] = lambda _: None
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
         self._in_flight = 0
         # By tenant; kept while a tenant runs, waits or is ahead of the others.
         self._queues: dict[str, TenantQueue] = {}
@@ -132,8 +136,8 @@ class Admission:
         return self._unit
 
     @property
-    def refused(self) -> int:
-        """Return the number of rejected requests."""
+    def refused(self) -> Mapping[str, int]:
+        """Return the number of rejected requests by reason."""
         return self._refused
 
     def on_wait(self, report: Callable[[float], None]) -> None:
@@ -167,7 +171,8 @@ class Admission:
                 however many wait before it, for a call that has begun. Seconds, [0, inf].
 
         Raises:
-            Overloaded: on entry, if the capacity would be exceeded; with the time after which it should fit.
+            Overloaded: on entry, if the capacity or the tenant's share would be exceeded; with the time after
+                which it should fit.
             MeshError: on entry, RESOURCE_EXHAUSTED, ``OVER_CAPACITY``: it can never be admitted.
         """
         if work < 0:
@@ -178,7 +183,7 @@ class Admission:
         """Admit work at once, as :meth:`admit` under ``with``; return what :meth:`leave` ends it with."""
         queue = self._queue(work)
         if not self._begun_at_once(queue, work):
-            raise self._refusal(work)
+            raise self._refusal(queue, work)
         return queue
 
     async def enter_in_turn(self, work: int, queue_s: float) -> TenantQueue:
@@ -188,7 +193,7 @@ class Admission:
             return queue
         wait_s = min(queue_s, deadline.current().remaining())
         if wait_s <= 0 or not self._may_wait(queue, work, queue_s):
-            raise self._refusal(work)
+            raise self._refusal(queue, work)
         one = _Waiting(work, self._virtual, asyncio.get_running_loop().create_future())
         queue.waiting.append(one)
         queue.work += work
@@ -203,7 +208,7 @@ class Admission:
             raise
         if not one.turn.done():
             self._give_up(queue, one)
-            raise self._refusal(work)
+            raise self._refusal(queue, work)
         self._report_wait(self._clock() - arrived_at)
         return queue
 
@@ -231,10 +236,10 @@ class Admission:
         """Return the queue of the caller's tenant, for a request that can be admitted."""
         most = self.largest
         if work > most:
-            self._refused += 1
+            self._refused[_OVER_CAPACITY] += 1
             raise MeshError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "OVER_CAPACITY",
+                _OVER_CAPACITY,
                 f"the request is {work} {self._unit}; at most {most} {self._unit} fit: send less at once",
             )
         tenant = callers.current().tenant
@@ -288,12 +293,19 @@ class Admission:
         # Others may have waited behind it.
         self._begin_waiting()
 
-    def _refusal(self, work: int) -> Overloaded:
-        self._refused += 1
-        delay = self._delay_s(work)
+    def _refusal(self, queue: TenantQueue, work: int) -> Overloaded:
+        # What waits before it in its own queue is what must fit first.
+        first = queue.waiting[0].work if queue.waiting else work
+        over = queue.in_flight + first - queue.most
+        delay = self._delay_s(max(self._excess(work), over))
+        if over > 0 and queue.most < self._capacity:
+            reason = SHARE_FULL
+            what = f"the tenant has {queue.in_flight} of its {queue.most} {self._unit} in flight"
+        else:
+            reason, what = OVERLOADED, "the service is busy"
+        self._refused[reason] += 1
         return Overloaded(
-            f"the service is busy: {work} {self._unit} do not fit now; try again in {delay:.2f} s",
-            delay,
+            f"{what}: {work} {self._unit} do not fit now; try again in {delay:.2f} s", delay, reason
         )
 
     def _advance(self) -> None:
@@ -313,9 +325,10 @@ class Admission:
         """Return the seconds per unit of all work in flight together; 0 before any measurement."""
         return self._busy_s / self._done if self._done else 0.0
 
-    def _delay_s(self, work: int) -> float:
+    def _delay_s(self, excess: int) -> float:
+        """Return the seconds until so much work has ended, and what waits besides."""
         self._advance()
-        ahead = self._excess(work) + self.waiting
+        ahead = excess + self.waiting
         delay = ahead * self._s_per_unit() if self._done else _UNKNOWN_DELAY_S
         return math.ceil(100 * min(max(delay, _DELAYS_S[0]), _DELAYS_S[1])) / 100
 

@@ -7,10 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from evenmesh.wire.errors import Overloaded
+from evenmesh.wire.errors import OVERLOADED, SHARE_FULL, Overloaded
 from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.caller import ANYONE
 
 _RETRY_S: Final = 1.0
+
+
+def full_share(message: str, retry_after_s: float = _RETRY_S) -> Overloaded:
+    """Return the error of a caller whose tenant has its share in flight.
+
+    Its reason is ``SHARE_FULL``, which no objective of availability counts. Without authentication all
+    callers have one share, so it is ``OVERLOADED`` there.
+
+    Args:
+        message: one line that names the share.
+        retry_after_s: time after which it should have room. Seconds.
+    """
+    reason = OVERLOADED if callers.current() is ANYONE else SHARE_FULL
+    return Overloaded(message, retry_after_s, reason)
 
 
 class TenantShares:
@@ -47,10 +62,9 @@ class TenantShares:
         tenant = callers.current().tenant
         held = self._held[tenant]
         if held + amount > self.most:
-            raise Overloaded(
+            raise full_share(
                 f"the tenant holds {held} of its {self.most} {self._unit}, {amount} more do not fit: wait "
-                f"for calls of the tenant to end, or raise {self._setting}",
-                _RETRY_S,
+                f"for calls of the tenant to end, or raise {self._setting}"
             )
         self._held[tenant] += amount
         try:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
-from evenmesh.wire.errors import Overloaded
 from evenmesh_evaluator.statements.codec import Draft
+from evenmesh_kit.admission.shares import full_share
 from evenmesh_kit.compute.tenant_cache import TenantCache
 
 KEPT_S: Final = 5.0
@@ -55,7 +55,7 @@ class RecentStatements:
         task = self._under_way.get((tenant, key))
         if task is None:
             if self._running[tenant] >= MOST_UNDER_WAY:
-                raise Overloaded(
+                raise full_share(
                     f"{MOST_UNDER_WAY} statements of this tenant are computed at the moment: ask again later",
                     _RETRY_S,
                 )

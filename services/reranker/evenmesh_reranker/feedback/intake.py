@@ -9,7 +9,14 @@ from typing import Final
 
 import grpc
 
-from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, Overloaded
+from evenmesh.wire.errors import (
+    OVERLOADED,
+    SHARE_FULL,
+    AlreadyExists,
+    FailedPrecondition,
+    MeshError,
+    Overloaded,
+)
 from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.domain import Agent
@@ -17,6 +24,7 @@ from evenmesh_reranker.feedback.domain import Feedback, Limits, Outcome, RecordS
 from evenmesh_reranker.feedback.served import ServedRankings
 
 _PART: Final = 250
+_ALL: Final = "all tenants"
 """Items of one agent that queue together: other agents get between the parts of a large batch."""
 
 _FULL_S: Final = 60.0
@@ -103,7 +111,10 @@ class FeedbackIntake:
     ) -> None:
         count = len(places)
         if whose := self._full_share(agent, count):
-            busy = Overloaded(f"too much feedback of {whose} is in flight; try again in a second", 1.0)
+            reason = OVERLOADED if whose == _ALL else SHARE_FULL
+            busy = Overloaded(
+                f"too much feedback of {whose} is in flight; try again in a second", 1.0, reason
+            )
             for at in places:
                 results[at] = busy
             return
@@ -131,7 +142,7 @@ class FeedbackIntake:
         shares = (
             ("this agent", self._in_flight[agent], most // 4),
             ("this tenant", self._of_tenants[agent.tenant], 3 * most // 4),
-            ("all tenants", self._of_tenants.total(), most),
+            (_ALL, self._of_tenants.total(), most),
         )
         return next((whose for whose, held, share in shares if held and held + count > share), "")
 

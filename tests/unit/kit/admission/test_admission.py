@@ -51,7 +51,7 @@ def test_a_request_over_the_capacity_is_refused_with_what_would_fit() -> None:
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVER_CAPACITY")
     assert error.retry_after_s is None, "a retry does not help"
     with admission.admit(10):
-        assert (admission.in_flight, admission.refused) == (10, 1)
+        assert (admission.in_flight, admission.refused) == (10, {"OVER_CAPACITY": 1})
 
 
 async def test_a_request_over_the_capacity_does_not_wait_for_an_idle_service() -> None:
@@ -78,10 +78,51 @@ async def test_one_tenant_leaves_room_for_the_others() -> None:
     assert (queue.admission.in_flight, queue.admission.waiting) == (0, 0)
 
 
+async def test_a_refusal_tells_whether_the_share_of_the_tenant_is_full_or_the_service() -> None:
+    queue = Queue(8, queue_s=0.0, share=0.75)
+    await queue.ask("greedy", 6)
+    mine = (await queue.ask("greedy")).exception()
+    await queue.ask("polite", 2)
+    others = (await queue.ask("third")).exception()
+    assert isinstance(mine, Overloaded)
+    assert isinstance(others, Overloaded)
+    assert (mine.reason, others.reason) == ("SHARE_FULL", "OVERLOADED")
+    assert str(mine).startswith("the tenant has 6 of its 6 answers in flight: 1 answers do not fit now")
+    assert queue.admission.refused == {"SHARE_FULL": 1, "OVERLOADED": 1}
+    await queue.close()
+
+
+async def test_what_waits_behind_work_that_the_share_has_no_room_for_is_refused_for_the_share() -> None:
+    queue = Queue(8, queue_s=1.0, share=0.75)
+    await queue.ask("greedy", 5)
+    await queue.ask("greedy", 6)
+    refused = (await queue.ask("greedy", 3)).exception()  # the capacity holds 8 that wait
+    assert isinstance(refused, Overloaded)
+    assert refused.reason == "SHARE_FULL"
+    await queue.close()
+
+
+async def test_the_delay_of_a_full_share_is_what_the_tenant_has_too_much() -> None:
+    clock = Clock()
+    queue = Queue(100, queue_s=0.0, share=0.5, clock=clock)
+    for _ in range(20):  # 50 answers in 0.5 s: 100 a second
+        await queue.ask("greedy", 50)
+        clock.now += 0.5
+        await queue.let_one_go()
+    await queue.ask("greedy", 50)
+    refused = (await queue.ask("greedy", 40)).exception()
+    assert isinstance(refused, Overloaded)
+    assert refused.retry_after_s == pytest.approx(0.40, abs=0.02)
+    await queue.close()
+
+
 async def test_without_authentication_the_capacity_is_everybodys() -> None:
     admission = Admission(8, "answers", share=0.25)
     with admission.admit(8):
         assert admission.in_flight == 8
+        with pytest.raises(Overloaded) as refused, admission.admit(1):
+            pytest.fail("was admitted")
+    assert refused.value.reason == "OVERLOADED"
 
 
 async def test_a_request_may_wait_longer_than_others_do() -> None:

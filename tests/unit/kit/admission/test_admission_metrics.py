@@ -12,6 +12,8 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.in_memory_telemetry import InMemoryTelemetry
 
+FULL = "OVERLOADED"
+
 
 async def test_it_tells_what_is_in_flight_waits_and_was_refused() -> None:
     telemetry = InMemoryTelemetry("echo")
@@ -20,7 +22,9 @@ async def test_it_tells_what_is_in_flight_waits_and_was_refused() -> None:
 
     def reported(name: str) -> dict[str, float]:
         points = telemetry.metrics()[f"evenmesh.admission.{name}"].data.data_points
-        return {one.attributes["unit"]: one.value for one in points}
+        return {
+            one.attributes["unit"]: one.value for one in points if one.attributes.get("reason", FULL) == FULL
+        }
 
     async def later() -> None:
         async with pairs.admit(3):
@@ -37,6 +41,8 @@ async def test_it_tells_what_is_in_flight_waits_and_was_refused() -> None:
     assert reported("in_flight") == {"pairs": 0, "tokens": 0}
     assert reported("capacity") == {"pairs": 4, "tokens": 7}
     assert reported("refused") == {"pairs": 1, "tokens": 0}
+    refused = telemetry.metrics()["evenmesh.admission.refused"].data.data_points
+    assert {one.attributes["reason"] for one in refused} == {FULL, "SHARE_FULL", "OVER_CAPACITY"}
     (waits,) = telemetry.metrics()["evenmesh.admission.wait.duration"].data.data_points
     assert (dict(waits.attributes), waits.count) == ({"unit": "pairs"}, 1)
 

@@ -126,14 +126,22 @@ def test_a_tenant_holds_no_more_than_its_share() -> None:
     as_tenant("a")
     with shares.hold(7):
         with (
-            pytest.raises(Overloaded, match=r"holds 7 of its 10 bytes, 4 more.*EVENMESH_X"),
+            pytest.raises(Overloaded, match=r"holds 7 of its 10 bytes, 4 more.*EVENMESH_X") as refused,
             shares.hold(4),
         ):
             pass
+        assert refused.value.reason == "SHARE_FULL"
         as_tenant("b")
         with shares.hold(10):
             assert (shares.held("a"), shares.held("b")) == (7, 10)
     assert (shares.held("a"), shares.held("b")) == (0, 0)
+
+
+def test_without_authentication_all_callers_have_one_share() -> None:
+    shares = TenantShares(10, "bytes", "EVENMESH_X")
+    with shares.hold(7), pytest.raises(Overloaded) as refused, shares.hold(4):
+        pass
+    assert refused.value.reason == "OVERLOADED"
 
 
 def test_a_tenant_finds_only_its_own() -> None:

@@ -164,7 +164,7 @@ async def test_many_agents_of_a_tenant_leave_room_for_another(intake: FeedbackIn
     await asyncio.sleep(0)
     (refused,) = await intake.record(_items(0, agent=Agent("t", "3", "loud")))
     assert isinstance(refused, Overloaded)
-    assert "this tenant" in refused.message
+    assert (refused.reason, "this tenant" in refused.message) == ("SHARE_FULL", True)
     quiet = asyncio.create_task(intake.record(_items(*range(10), agent=Agent("t", "0", "quiet"))))
     await asyncio.sleep(0)
     store.proceed.set()
