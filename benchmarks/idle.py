@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks import page
 from evenmesh.local_mesh import read_running
-from evenmesh_kit.rpc.server import GIVE_BACK_S
+from evenmesh_kit.process.serving import GIVE_BACK_S
 
 HEADING: Final = "Idle memory, and what a start costs"
 ROUNDS: Final = 3

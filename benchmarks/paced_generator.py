@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.stand_in_generator import StandIn, main
 from evenmesh_generator.domain import Answer, GenerationRequest
 from evenmesh_generator.ports import Cancellation
-from evenmesh_kit.rpc.server import run
+from evenmesh_kit.process.serving import run
 
 SLOTS_VARIABLE: Final = "EVENMESH_BENCH_SLOTS"
 """Answers at a time."""

@@ -36,7 +36,7 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from evenmesh.wire.channel import connect
 from evenmesh_core.queueing import simulated_responses
-from evenmesh_kit.rpc.server import run
+from evenmesh_kit.process.serving import run
 from evenmesh_mesh.logs import ServiceLog
 from evenmesh_mesh.process import ServiceProcess
 from evenmesh_mesh.services import SERVICES

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.process.serving import serve
 from evenmesh_kit.rpc.readiness import Readiness
-from evenmesh_kit.rpc.server import Registration, serve
+from evenmesh_kit.rpc.server import Registration
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry import logs
 from evenmesh_kit.telemetry.setup import Telemetry

@@ -25,7 +25,8 @@ from evenmesh_generator.servicer import NAME, GeneratorServicer
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
-from evenmesh_kit.rpc.server import Registration, run
+from evenmesh_kit.process.serving import run
+from evenmesh_kit.rpc.server import Registration
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
 

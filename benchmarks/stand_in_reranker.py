@@ -10,7 +10,8 @@ from benchmarks.stand_in import StandInService, serve_stand_in
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
-from evenmesh_kit.rpc.server import Registration, run
+from evenmesh_kit.process.serving import run
+from evenmesh_kit.rpc.server import Registration
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, LearnedModel, Passage, Scores
 from evenmesh_reranker.engine import Reranking

@@ -12,7 +12,9 @@ from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
-from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
+from evenmesh_kit.process.serving import run_service
+from evenmesh_kit.process.start import ServerStartError
+from evenmesh_kit.rpc.server import Registration, Service
 from evenmesh_kit.settings import variable
 from evenmesh_kit.storage.tenant_log import LogSettingError, RedisLog
 from evenmesh_kit.telemetry.setup import Telemetry

@@ -7,7 +7,8 @@ import sys
 from evenmesh_gateway.app import Gateway
 from evenmesh_gateway.http.server import serve
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_kit.rpc.server import ServerStartError, run
+from evenmesh_kit.process.serving import run
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.security.listener import ListenerSecurityError
 from evenmesh_kit.settings import load
 from evenmesh_kit.telemetry import logs

@@ -14,7 +14,7 @@ from evenmesh.wire.certificates import CertificateError, Certificates
 from evenmesh.wire.channel import connect
 from evenmesh.wire.security import SYSTEM, ChannelSecurity
 from evenmesh_gateway.methods import PublicMethod, public_methods
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 
 if TYPE_CHECKING:
     from evenmesh_gateway.settings import GatewaySettings

@@ -15,8 +15,9 @@ from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.process.serving import run_service
 from evenmesh_kit.rpc.readiness import Readiness
-from evenmesh_kit.rpc.server import Registration, Service, run_service
+from evenmesh_kit.rpc.server import Registration, Service
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans

@@ -22,8 +22,10 @@ from evenmesh_kit.compute.devices import DeviceError
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.process.serving import run_service
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.rpc.readiness import Readiness
-from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
+from evenmesh_kit.rpc.server import Registration, Service
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.storage.opening import opened
 from evenmesh_kit.storage.sql import now_us

@@ -18,8 +18,10 @@ from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.process.serving import run_service
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.rpc.readiness import Readiness
-from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
+from evenmesh_kit.rpc.server import Registration, Service
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans

@@ -43,7 +43,7 @@ import sys
 import evenmesh_gateway  # before gRPC, as in its process
 import grpc
 
-from evenmesh_kit.rpc.server import run
+from evenmesh_kit.process.serving import run
 
 
 async def echo(request, context):

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tasks import cancel
-from evenmesh_kit.rpc.server import ServerStartError, Service, run, serve
+from evenmesh_kit.process.serving import run, serve
+from evenmesh_kit.process.start import ServerStartError
+from evenmesh_kit.rpc.server import Service
 from evenmesh_kit.settings import load
 from evenmesh_kit.storage.opening import opened
 from evenmesh_kit.telemetry import logs

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import gc
 import logging
 import math
-import os
-import signal
-import socket
-import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self
 
 import grpc
-import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -29,8 +22,7 @@ from evenmesh_kit.admission.limits import Limits, LimitsError, TenantLimits, bui
 from evenmesh_kit.admission.metering import Metering
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
-from evenmesh_kit.compute import idle_memory
-from evenmesh_kit.rpc import parent_process as parent
+from evenmesh_kit.process.start import ServerStartError, bound_socket, cannot_listen, port_file
 from evenmesh_kit.rpc.guard import Guard
 from evenmesh_kit.rpc.handlers import Chain, HandlerInterceptor
 from evenmesh_kit.rpc.health_port import health_server
@@ -41,29 +33,14 @@ from evenmesh_kit.rpc.runtime_streams import RuntimeStreams
 from evenmesh_kit.security.audit import AuditedMethods
 from evenmesh_kit.security.listener import ListenerSecurity, ListenerSecurityError
 from evenmesh_kit.security.triton_tls import TritonTls
-from evenmesh_kit.settings import ServiceSettings, SettingsError, load, variable
-from evenmesh_kit.telemetry import logs
+from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 _LAME_DUCK_S: Final = 0.05
 _LAST_BYTES_S: Final = 0.1
-_SWITCH_S: Final = 0.001
-"""How long a thread computes in Python while another one wants to. Seconds.
-
-A model takes and leaves Python's lock hundreds of times for one answer, and waits so long each time. Beside a
-thread that computes in Python it takes three times as long as alone with Python's 5 ms, and twice with this.
-"""
-GIVE_BACK_S: Final = 30.0
-"""Time between two moments at which a process that answers no call gives memory back. Seconds."""
 _log = logging.getLogger("evenmesh.kit.server")
-
-S = TypeVar("S", bound=ServiceSettings)
-
-
-class ServerStartError(Exception):
-    """Raised when a service cannot start; one line that says what to do."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +77,9 @@ class MeshServer:
     """A gRPC server with the servicers of one service.
 
     From :meth:`start` on health answers NOT_SERVING, and other calls get UNAVAILABLE, until the service's
-    ``start`` returns. Use it as an async context manager, or run a process with :func:`serve`. With a
-    ``readiness``, health is NOT_SERVING also while the service is not ready; calls are still accepted.
+    ``start`` returns. Use it as an async context manager, or run a process with
+    :func:`evenmesh_kit.process.serving.serve`. With a ``readiness``, health is NOT_SERVING also while the
+    service is not ready; calls are still accepted.
     """
 
     def __init__(
@@ -396,194 +374,3 @@ def _metering(
     else:
         _log.info("rates of tenants hold for all replicas with this store")
     return (Metering(file.content, telemetry.meter, built_in=unstated, rates=rates),)
-
-
-def bound_socket(settings: ServiceSettings, field: str = "port") -> socket.socket:
-    """Return a socket that is bound to the address of the settings and does not listen yet.
-
-    Args:
-        settings: say the address.
-        field: the setting that is the port.
-
-    Raises:
-        OSError: it cannot be bound, see :func:`cannot_listen`.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        settings.host, getattr(settings, field), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if settings.share_port:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        found.bind(address)
-    except BaseException:
-        found.close()
-        raise
-    return found
-
-
-def cannot_listen(settings: ServiceSettings, error: Exception, field: str = "port") -> ServerStartError:
-    """Return what to do about an address that cannot be bound."""
-    host, port = settings.host, getattr(settings, field)
-    match getattr(error, "errno", None):
-        case errno.EADDRINUSE | None:
-            why = (
-                f"port {port} is taken on {host}: stop what listens there or set {variable(settings, field)}"
-            )
-        case errno.EACCES:
-            why = f"port {port} needs more rights than this user has: set {variable(settings, field)}"
-        case _:
-            said = getattr(error, "strerror", error)
-            why = f"cannot listen on {host}: {said}: set {variable(settings, 'host')}"
-    return ServerStartError(why)
-
-
-@contextlib.contextmanager
-def port_file(settings: ServiceSettings, address: str) -> Iterator[None]:
-    """Have the address in the port file of the settings, if they name one, while a block runs.
-
-    Raises:
-        ServerStartError: the file cannot be written.
-    """
-    path = settings.port_file
-    if path is None:
-        yield
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        beside.write_text(address)
-        written = beside.stat()
-        beside.replace(path)
-    except OSError as error:
-        name = variable(settings, "port_file")
-        raise ServerStartError(f"cannot write {path}: {error.strerror}: set {name}") from None
-    try:
-        yield
-    finally:
-        # Keep the file of a successor, which has the same content if the port is shared.
-        with contextlib.suppress(OSError):
-            if os.path.samestat(path.stat(), written):
-                path.unlink()
-
-
-@contextlib.contextmanager
-def asked_to_end(settings: ServiceSettings, hurry: Callable[[], object]) -> Iterator[asyncio.Task[None]]:
-    """Yield a task that is done at SIGTERM or SIGINT, or, if the settings say so, when the parent ends.
-
-    Args:
-        settings: say whether the parent counts.
-        hurry: called at a signal after that.
-    """
-    ending = asyncio.Event()
-
-    def on_signal() -> None:
-        if ending.is_set():
-            hurry()
-        ending.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    waits: list[asyncio.Task[Any]] = [asyncio.create_task(ending.wait())]
-    if settings.exit_with_parent:
-        parent.stop_with_parent()
-        waits.append(asyncio.create_task(parent.wait_until_gone(settings.parent_pid or os.getppid())))
-
-    async def first() -> None:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        ending.set()
-
-    asked = asyncio.create_task(first())
-    try:
-        yield asked
-    finally:
-        for task in (asked, *waits):
-            task.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-def run_service(name: str, settings_type: type[S], make: Callable[[S, Telemetry], Service]) -> int:
-    """Load a service's settings, make it, and serve until a signal; return the exit code, see :func:`run`."""
-
-    async def main() -> None:
-        settings = load(settings_type)
-        logs.configure(name, settings)
-        telemetry = Telemetry.from_settings(name, settings)
-        await serve(name, settings, make(settings, telemetry), telemetry=telemetry)
-
-    return run(main)
-
-
-async def serve(name: str, settings: ServiceSettings, service: Service, *, telemetry: Telemetry) -> None:
-    """Run a service until SIGTERM or SIGINT, or, if the settings say so, until its parent ends.
-
-    The first signal drains within ``grace_s``; a second one ends running calls at once.
-
-    Raises:
-        ServerStartError: it cannot start; one line that says what to do.
-    """
-    hurry = asyncio.Event()
-    with asked_to_end(settings, hurry.set) as asked:
-        server = MeshServer(name, settings, service, telemetry=telemetry)
-        # What a start imports and loads stays: looking for cycles in it takes a fifth of the time, now and
-        # later.
-        gc.disable()
-        starting = asyncio.create_task(server.start())
-        giving_back: asyncio.Task[None] | None = None
-        try:
-            await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-                gc.freeze()
-                gc.enable()
-                giving_back = asyncio.create_task(_give_back_memory(server))
-                await asked
-            else:
-                starting.cancel()
-                await asyncio.wait((starting,))
-        finally:
-            gc.enable()
-            draining = asyncio.create_task(server.stop())
-            hurried = asyncio.create_task(hurry.wait())
-            await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
-            if not draining.done():
-                await server.stop(0)
-            await draining
-            for task in (hurried, *((giving_back,) if giving_back else ())):
-                task.cancel()
-            telemetry.shutdown()
-
-
-async def _give_back_memory(server: MeshServer) -> None:
-    """Give back memory that the start took, and from time to time what calls took."""
-    while True:
-        if not server.in_flight:
-            await asyncio.to_thread(idle_memory.give_back)
-        await asyncio.sleep(GIVE_BACK_S)
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run a service's main coroutine on uvloop and return its exit code.
-
-    0 after a clean stop; 2 if it could not start, with the reason on stderr in one line. What the process
-    writes from now on is readable by its user alone.
-    """
-    os.umask(0o077)
-    sys.setswitchinterval(_SWITCH_S)
-    if sys.platform == "linux":
-        # A thread that wakes lets the running one finish its slice: many threads hand over small messages,
-        # and preempting each other takes a sixth of the processors. Threads begun later inherit it.
-        with contextlib.suppress(OSError):  # a sandbox may forbid it: the service works, with more switches
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-    except (SettingsError, ServerStartError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from evenmesh.wire.errors import Unavailable
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.storage.sql_settings import DatabaseSettings
 
 _PAUSE_S: Final = 1.0

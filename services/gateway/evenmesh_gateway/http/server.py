@@ -21,7 +21,8 @@ from evenmesh.wire.certificates import CertificateError, Certificates, Material
 from evenmesh.wire.security import SYSTEM
 from evenmesh_gateway.http.web import CROWDED, PROBES
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_kit.rpc.server import ServerStartError, asked_to_end, bound_socket, cannot_listen, port_file
+from evenmesh_kit.process.serving import asked_to_end
+from evenmesh_kit.process.start import ServerStartError, bound_socket, cannot_listen, port_file
 from evenmesh_kit.telemetry.setup import Telemetry
 
 _KEEP_ALIVE_S: Final = 75

@@ -30,7 +30,7 @@ from evenmesh_gateway.uploads.options import UploadOptions, options_of
 from evenmesh_gateway.uploads.reader import UploadReader
 from evenmesh_gateway.uploads.scratch import ScratchFolder
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.rpc.statuses import to_mesh_error
 from evenmesh_kit.settings import variable
 

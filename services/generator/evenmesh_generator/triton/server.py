@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from evenmesh.wire.certificates import Certificates, channel_credentials
 from evenmesh_generator.triton import stubs
 from evenmesh_generator.triton.environment import TritonRuntime
-from evenmesh_kit.rpc import parent_process as parent
+from evenmesh_kit.process import parent
 
 _CHECK_S: Final = 2.0
 _LOOKS: Final = 3

@@ -21,7 +21,7 @@ from evenmesh_generator.triton.models import served_models, threads_of
 from evenmesh_generator.triton.repository import write_repository
 from evenmesh_generator.triton.server import Launch, Tls, TritonProcess
 from evenmesh_generator.triton.settings import TritonSettings
-from evenmesh_kit.rpc import parent_process as parent
+from evenmesh_kit.process import parent
 
 _log = logging.getLogger("evenmesh.triton")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

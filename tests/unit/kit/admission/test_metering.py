@@ -16,7 +16,7 @@ from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.limits import Limits, TenantLimits, built_in
 from evenmesh_kit.admission.metering import Meter, Metering
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.clock import Clock

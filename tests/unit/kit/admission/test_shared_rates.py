@@ -16,7 +16,7 @@ from evenmesh.wire import errors
 from evenmesh_kit.admission.limits import TenantLimits
 from evenmesh_kit.admission.metering import Meter
 from evenmesh_kit.admission.shared_rates import OUT_OF_TOKENS, RATE_LIMITED, Excess, SharedRates
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.support.redis_server import RedisServer, running

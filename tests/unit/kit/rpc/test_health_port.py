@@ -12,9 +12,10 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.rpc import health_port
 from evenmesh_kit.rpc.readiness import Readiness
-from evenmesh_kit.rpc.server import MeshServer, ServerStartError
+from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import ports
 from tests.support.lifecycle import Idle

@@ -21,9 +21,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
-from evenmesh_kit.rpc import server
-from evenmesh_kit.rpc.server import MeshServer, ServerStartError, Service, run
-from evenmesh_kit.rpc.server import serve as run_service
+from evenmesh_kit.process import serving
+from evenmesh_kit.process.serving import run
+from evenmesh_kit.process.serving import serve as run_service
+from evenmesh_kit.process.start import ServerStartError
+from evenmesh_kit.rpc.server import MeshServer, Service
 from evenmesh_kit.settings import ServiceSettings, SettingsError
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.lifecycle import Idle
@@ -322,7 +324,8 @@ SERVICE_MAIN = """
 import asyncio, os, signal, sys
 import grpc
 from evenmesh_kit.telemetry import logs
-from evenmesh_kit.rpc.server import Registration, Service, run, serve
+from evenmesh_kit.process.serving import run, serve
+from evenmesh_kit.rpc.server import Registration, Service
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry.setup import Telemetry
 
@@ -571,8 +574,8 @@ async def test_memory_is_given_back_after_the_start_and_between_calls(
     serve: Any, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
-    monkeypatch.setattr(server.idle_memory, "give_back", lambda: given.append(0))
-    monkeypatch.setattr(server, "GIVE_BACK_S", 0.01)
+    monkeypatch.setattr(serving.idle_memory, "give_back", lambda: given.append(0))
+    monkeypatch.setattr(serving, "GIVE_BACK_S", 0.01)
 
     class Watched(Service):
         async def start(self) -> None:

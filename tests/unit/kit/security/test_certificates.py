@@ -18,7 +18,7 @@ from evenmesh.wire import mesh_channel
 from evenmesh.wire.certificates import CertificateError, Certificates
 from evenmesh.wire.channel import connect, connect_sync
 from evenmesh.wire.security import ChannelSecurity, ChannelSecurityError
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.security import caller
 from evenmesh_kit.settings import ServiceSettings, SettingsError, load
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import MetaData
 
-from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.storage import opening
 from evenmesh_kit.storage.failures import StoreFailure
 from evenmesh_kit.storage.migrations import Schema

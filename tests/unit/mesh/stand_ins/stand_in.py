@@ -11,7 +11,8 @@ import sys
 
 from pydantic_settings import SettingsConfigDict
 
-from evenmesh_kit.rpc.server import Service, run, serve
+from evenmesh_kit.process.serving import run, serve
+from evenmesh_kit.rpc.server import Service
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry.setup import Telemetry
 

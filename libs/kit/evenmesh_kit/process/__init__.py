@@ -1,0 +1,1 @@
+"""The process of a service: how it starts, serves and ends."""
