@@ -114,7 +114,7 @@ def main() -> int:
     if given.compose and (given.only or given.remote):
         parser.error("--compose runs all services, with their models")
     if given.compose and (tools := compose.missing()):
-        sys.stderr.write(f"--compose needs {', '.join(tools)}; see docs/operate/deploy.md\n")
+        sys.stderr.write(f"--compose needs {', '.join(tools)}; see docs/operate/containers.md\n")
         return CANNOT
     engine = Engine(given.folder)
     atexit.register(engine.unmount)

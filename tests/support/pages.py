@@ -22,6 +22,13 @@ def blocks(page: str, language: str = "sh") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
+def section(page: str, title: str) -> str:
+    """The text below one heading, up to the next heading that is not below it."""
+    found = re.search(rf"^(##+) {re.escape(title)}$\n(.*)", page, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return re.split(rf"^##{{1,{len(found[1]) - 1}}} ", found[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def inline(page: str, *programs: str) -> Iterator[list[str]]:
     """Commands in the middle of a sentence, in backticks."""
     for code in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)):

@@ -1,4 +1,4 @@
-"""The commands of docs/operate/deploy.md exist with the options that they are given, and what it lists is there."""
+"""The commands of the pages on deploying exist with the options that they are given, and what they list is there."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ import re
 import shlex
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.support.manifests import INSTEAD, ORDER, SECRETS, SERVICES, build
-from tests.support.pages import assert_evenmesh_has, assert_kubectl_has, blocks, commands
+from tests.support.manifests import INSTEAD, K8S, ORDER, SECRETS, SERVICES, Manifests, build, overlay
+from tests.support.pages import assert_evenmesh_has, assert_kubectl_has, blocks, commands, inline, section
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "operate" / "deploy.md").read_text(encoding="utf-8")
-WELL_FORMED = {"docker", "kind", "helm", "openssl", "base64", "cat", "cp", "python3", "/tmp/checkov/bin/pip"}  # noqa: S108
+DEPLOY, COMPONENTS, CONTAINERS, UPGRADE = (
+    (ROOT / "docs" / "operate" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("deploy", "components", "containers", "upgrade")
+)
+PAGES = (DEPLOY, COMPONENTS, CONTAINERS, UPGRADE)
+WELL_FORMED = {"docker", "kind", "helm", "openssl", "base64", "cat", "cp", "make", "python3"}
 """Programs that are not here: their lines are only read as a shell would."""
-WELL_FORMED |= {"/tmp/checkov/bin/checkov"}  # noqa: S108
+WELL_FORMED |= {"/tmp/checkov/bin/pip", "/tmp/checkov/bin/checkov"}  # noqa: S108
 
 VERSION = version("evenmesh")
 
-COMMANDS = [words for block in blocks(PAGE) for words in commands(block)]
-KUBECTL = sorted({" ".join(words[1:]) for words in COMMANDS if words[0] == "kubectl"})
+COMMANDS = [words for page in PAGES for block in blocks(page) for words in commands(block)]
+TYPED = [*COMMANDS, *(words for page in PAGES for words in inline(page, "kubectl"))]
+KUBECTL = sorted({shlex.join(words[1:]) for words in TYPED if words[0] == "kubectl"})
 EVENMESH = sorted({shlex.join(words[1:]) for words in COMMANDS if words[0] == "evenmesh"})
 
 
@@ -44,7 +50,7 @@ def test_every_program_is_known() -> None:
 
 @pytest.mark.parametrize("line", KUBECTL)
 def test_kubectl_has_the_command_and_its_options(line: str) -> None:
-    assert_kubectl_has(line.split())
+    assert_kubectl_has(shlex.split(line))
 
 
 @pytest.mark.parametrize("line", EVENMESH)
@@ -52,36 +58,125 @@ def test_evenmesh_can_read_the_command(line: str) -> None:
     assert_evenmesh_has(shlex.split(line))
 
 
-def test_the_files_of_the_page_are_there() -> None:
-    named = set(re.findall(r"\b(?:k8s|docs|src|tests)/[\w./-]*[\w/]", PAGE))
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_of_a_page_are_there(page: str) -> None:
+    named = set(re.findall(r"\b(?:k8s|docs|src|tests)/[\w./-]*[\w/]", page))
     for path in named:
         if "overlays/mine" in path:
             path = path.replace("mine", "prod")
         assert (ROOT / path).exists(), path
-    for link in re.findall(r"\]\((?!http)([\w./-]+)", PAGE):
+    for link in re.findall(r"\]\((?!http)([\w./-]+)", page):
         assert (ROOT / "docs/operate" / link).exists(), link
 
 
-def test_anchors_lead_somewhere() -> None:
-    titles = {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
-    }
-    for anchor in re.findall(r"\]\(#([\w-]+)\)", re.sub(r"\n", " ", PAGE)):
-        assert anchor in titles
-
-
 def test_all_components_are_listed_in_their_order() -> None:
-    listed = re.findall(r"^\| `([a-z][a-z0-9-]*)` \|", PAGE, re.MULTILINE)
+    listed = re.findall(r"^\| \[`([a-z][a-z0-9-]*)`\]\(#", COMPONENTS, re.MULTILINE)
     assert tuple(one for one in listed if one not in INSTEAD.values()) == ORDER
     for one, other in INSTEAD.items():  # one or the other, in one place
         assert listed[listed.index(one) + 1] == other
 
 
+def test_each_component_has_a_section() -> None:
+    rows = re.findall(r"^\| \[`([a-z0-9-]+)`\]\(#([a-z0-9-]+)\)", COMPONENTS, re.MULTILINE)
+    for name, anchor in rows:
+        assert anchor == name or f"| `{name}` |" in section(COMPONENTS, anchor)
+        assert section(COMPONENTS, anchor).strip()
+
+
+def test_secrets_are_those_that_components_read() -> None:
+    table = COMPONENTS.split("| Secret | keys |")[1].split("\n\n")[0]
+    listed = {
+        name: set(re.findall(r"`([\w.-]+)`", keys))
+        for name, keys in re.findall(r"^\| `([\w-]+)` \| (.*?) \|", table, re.MULTILINE)
+    }
+    for name, key in SECRETS:
+        assert key in listed[name]
+    made = {one["spec"]["secretName"] for one in build("everything").of("Certificate")}
+    for workload in build("everything").workloads():
+        for volume in workload.pod.get("volumes", ()):
+            if "secret" in volume and volume["secret"]["secretName"] not in made:
+                items = volume["secret"].get("items", ())
+                assert {one["key"] for one in items} <= listed[volume["secret"]["secretName"]]
+
+
+def _first_overlay() -> Manifests:
+    """What the overlay of the deploy page comes to, without its namespace's file."""
+    (block,) = blocks(section(DEPLOY, "3. Write your overlay"), "yaml")
+    shown = yaml.safe_load(block)
+    resources, components = shown.pop("resources"), shown.pop("components")
+    mine = K8S / "overlays" / "mine"  # a copy of prod
+    assert resources == ["namespace.yaml", "../../base"]
+    assert (K8S / "overlays" / "prod" / "namespace.yaml").is_file()
+    assert all((mine / one).resolve().is_dir() for one in components)
+    return overlay(shown, *(Path(one).name for one in components))
+
+
+def test_the_first_overlay_needs_only_what_the_page_says() -> None:
+    built = _first_overlay()
+    names = re.findall(
+        r"^  - \.\./\.\./components/(.+)$", section(DEPLOY, "3. Write your overlay"), re.MULTILINE
+    )
+    assert [one for one in ORDER if one in names] == names
+    assert {one["apiVersion"] for one in built.documents} <= {
+        "v1", "apps/v1", "policy/v1", "networking.k8s.io/v1", "cert-manager.io/v1"
+    }  # fmt: skip
+    read = {
+        volume["secret"]["secretName"]
+        for one in built.workloads()
+        for volume in one.pod.get("volumes", ())
+        if "secret" in volume
+    }
+    assert read - {one["spec"]["secretName"] for one in built.of("Certificate")} == {
+        "evenmesh-keys", "evenmesh-postgres"
+    }  # fmt: skip
+    for name in SERVICES:
+        given = built.workload(name).environment()
+        assert {"EVENMESH_TLS_CERT", "EVENMESH_API_KEYS"} <= set(given)
+        assert "EVENMESH_ALLOW_INSECURE" not in given
+    assert not any("storageClassName" in claim["spec"] for claim in _claims(built))
+    assert {one for claim in _claims(built) for one in claim["spec"]["accessModes"]} == {"ReadWriteOnce"}
+
+
+def _claims(built: Manifests) -> list[dict[str, Any]]:
+    of_sets = (one["spec"].get("volumeClaimTemplates", ()) for one in built.of("StatefulSet"))
+    return [*built.of("PersistentVolumeClaim"), *(claim for claims in of_sets for claim in claims)]
+
+
+def test_the_first_overlay_has_room_where_the_page_says_so() -> None:
+    built = _first_overlay()
+    resources = [one["resources"] for workload in built.workloads() for one in workload.containers]
+    cores, memory, limits, volumes = re.search(
+        r"room for ([\d.]+) cores, (\d+) GiB of memory \(limits: (\d+) GiB\) and (\d+) GiB of volumes", DEPLOY
+    ).groups()  # type: ignore[union-attr]
+    assert sum(_number(one["requests"]["cpu"]) for one in resources) == float(cores)
+    asked = sum(_number(one["requests"]["memory"]) for one in resources)
+    assert 0 <= int(memory) - asked < 1
+    assert sum(_number(one["limits"]["memory"]) for one in resources) == int(limits)
+    held = sum(_number(claim["spec"]["resources"]["requests"]["storage"]) for claim in _claims(built))
+    assert held == int(volumes)
+
+
+def _number(quantity: str) -> float:
+    """Cores, or GiB."""
+    value, unit = re.fullmatch(r"([\d.]+)(m|Mi|Gi|)", quantity).groups()  # type: ignore[union-attr]
+    return float(value) / {"m": 1000, "Mi": 1024, "Gi": 1, "": 1}[unit]
+
+
+def test_certificates_name_the_addresses_of_the_first_ask() -> None:
+    targets = re.findall(r"EVENMESH_CLIENT_(\w+)_TARGET=(\w+):(\d+)", section(DEPLOY, "6. Ask"))
+    forwarded = dict(re.findall(r"port-forward service/(\w+) (\d+):", section(DEPLOY, "6. Ask")))
+    assert {name.lower(): port for name, _, port in targets} == forwarded
+    certificates = {one["metadata"]["name"]: one["spec"] for one in _first_overlay().of("Certificate")}
+    for name, host, _ in targets:
+        assert host in certificates[name.lower()]["dnsNames"]
+
+
 def test_images_are_those_of_the_overlays() -> None:
-    loops = re.findall(r"^for service in (.*); do$", PAGE, re.MULTILINE)
-    assert all(set(loop.split()) == set(SERVICES) for loop in loops)
-    assert len(loops) == 2
+    for page in (DEPLOY, CONTAINERS):
+        (loop,) = re.findall(r"^for service in (.*); do$", page, re.MULTILINE)
+        assert set(loop.split()) == set(SERVICES)
+    shown = {one.containers[0]["image"] for one in _first_overlay().workloads() if one.name in SERVICES}
+    assert shown == {f"registry.example.com/evenmesh/{name}:{VERSION}" for name in SERVICES}
     pulled = {
         container["image"]
         for workload in build("prod").workloads()
@@ -91,7 +186,7 @@ def test_images_are_those_of_the_overlays() -> None:
     assert pulled == {
         f"registry.example.com/evenmesh/{name}:{VERSION}" for name in (*SERVICES, "gateway", "triton")
     }
-    assert set(re.findall(r"\$REGISTRY/[$\w]+:(\S+)", PAGE)) == {VERSION}
+    assert set(re.findall(r"\$REGISTRY/[$\w]+:(\S+)", DEPLOY + COMPONENTS)) == {VERSION}
     loaded = {word for words in COMMANDS if words[:2] == ["kind", "load"] for word in words if ":" in word}
     local = {one.containers[0]["image"] for one in build("dev").workloads()}
     assert loaded == local
@@ -145,7 +240,7 @@ def test_the_loader_holds_the_audits_volumes() -> None:
 
 
 def test_calls_that_leave_the_mesh_are_added_to_policies_that_are_there() -> None:
-    (block,) = (one for one in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "may-scrape" in one)
+    (block,) = blocks(section(COMPONENTS, "network-policy"), "yaml")
     policies = {one["metadata"]["name"]: one["spec"] for one in build("prod").of("NetworkPolicy")}
     for patch in yaml.safe_load(block)["patches"]:
         assert patch["target"]["kind"] == "NetworkPolicy"

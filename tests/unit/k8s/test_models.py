@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from evenmesh_kit.settings import load
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.manifests import Manifests, Workload, build, overlay, with_components
+from tests.support.pages import blocks, section
 
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "components.md"
 SERVICES = ("generator", "reranker", "retriever")
 FETCH = "model-files"
 
@@ -23,8 +23,7 @@ FETCH = "model-files"
 @pytest.fixture(scope="module")
 def built() -> Manifests:
     """The overlay that the page shows."""
-    section = PAGE.read_text().split("## Models of your own")[1].split("\n## ")[0]
-    (block,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    (block,) = blocks(section(PAGE.read_text(), "models"), "yaml")
     further: dict[str, Any] = yaml.safe_load(block)
     insecure = {"name": "evenmesh", "behavior": "merge", "literals": ["EVENMESH_ALLOW_INSECURE=true"]}
     return overlay({**further, "configMapGenerator": [insecure]}, "models", "network-policy")

@@ -26,9 +26,10 @@ from tests.support.manifests import (
     build,
     matches,
 )
+from tests.support.pages import section
 
 BUILT = (*OVERLAYS, EVERYTHING, FOLLOWED)
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "components.md"
 SETTINGS = (
     OrchestratorSettings,
     RetrieverSettings,
@@ -179,7 +180,7 @@ def test_the_picture_has_every_target_of_the_settings() -> None:
 
 def test_the_page_names_every_setting_that_leads_out_of_the_mesh() -> None:
     """Its policies let nothing there that an operator does not allow."""
-    table = PAGE.read_text().split("**Calls that leave the mesh.**")[1].split("**Who may scrape")[0]
+    table = section(PAGE.read_text(), "network-policy").split("**Calls that leave the mesh.**")[1]
     leading = re.compile(
         r"(urls?|uri|endpoint|jwks|prometheus|web_sources|triton_target)$|^(limits_store|model_store|observation_log)$"
     )

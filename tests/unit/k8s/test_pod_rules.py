@@ -25,8 +25,9 @@ from tests.support.manifests import (
     overlay,
     with_components,
 )
+from tests.support.pages import blocks, section
 
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "components.md"
 BUILT = (*OVERLAYS, EVERYTHING, FOLLOWED)
 LONG_LIVED = ("Deployment", "StatefulSet")
 
@@ -232,8 +233,8 @@ def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
 
 
 def test_kinds_of_gpus_are_chosen_as_the_page_shows() -> None:
-    section = PAGE.read_text().split("**GPUs.**")[1]
-    patches = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
+    (block,) = blocks(section(PAGE.read_text(), "gpu"), "yaml")
+    patches = yaml.safe_load(block)
     built = overlay(patches, "triton", "gpu", "training")
     assert set(built.workload("triton").pod["nodeSelector"]) == {"cloud.google.com/gke-accelerator"}
     assert set(built.workload("rankrag-training").pod["nodeSelector"]) == {"node.kubernetes.io/instance-type"}

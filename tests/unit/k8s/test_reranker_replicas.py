@@ -15,7 +15,7 @@ from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
 from tests.support.manifests import overlay, with_components
 
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "components.md"
 
 
 def _settings(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> RerankerSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from evenmesh_documents.limits import Limits
 from evenmesh_documents.source_commands import sources
 from evenmesh_documents.syncing.source_file import load
 from tests.support.manifests import EVERYTHING, build, overlay
+from tests.support.pages import blocks, section
 
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "components.md"
 FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "sources"
 
 
@@ -64,8 +64,7 @@ def test_the_sources_that_it_brings_can_be_read_and_are_on_its_volume() -> None:
 
 
 def test_sources_of_ones_own_take_their_place_as_the_page_shows(tmp_path: Path) -> None:
-    section = PAGE.read_text().split("## Documents in step")[1]
-    block = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0]
+    (block,) = blocks(section(PAGE.read_text(), "sources"), "yaml")
     (made,) = [
         one
         for one in overlay(yaml.safe_load(block), "sources").of("ConfigMap")

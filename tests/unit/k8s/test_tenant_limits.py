@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import yaml
 
 from evenmesh_kit.admission.limits import Limits
 from tests.support.manifests import FOLLOWED, SERVICES, Manifests, build, overlay, with_components
+from tests.support.pages import blocks, section
 
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "components.md"
 LIMITED = (*SERVICES, "retriever-replicas")
 
 
@@ -36,8 +36,8 @@ def test_every_service_reads_the_limits(name: str, tmp_path: Path) -> None:
 
 
 def test_those_of_the_page_take_their_place_and_replace_no_pod(tmp_path: Path) -> None:
-    section = PAGE.read_text().split("**Limits of tenants.**")[1]
-    further: dict[str, Any] = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
+    (block,) = blocks(section(PAGE.read_text(), "limits"), "yaml")
+    further: dict[str, Any] = yaml.safe_load(block)
     before, after = with_components("limits"), overlay(further, "limits")
     for name in SERVICES:
         assert read(after, name, tmp_path).of("acme").tokens_per_minute == 1_000_000

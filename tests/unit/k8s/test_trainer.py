@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_training.online.settings import OnlineSettings
 from tests.support.images import IMAGES, ROOT, command, running
 from tests.support.manifests import EVERYTHING, Manifests, build, overlay, with_components
+from tests.support.pages import blocks, section
 
-PAGE = ROOT / "docs" / "operate" / "deploy.md"
+PAGE = ROOT / "docs" / "operate" / "components.md"
 SHARED = ("database_url", "model_store", "cross_encoder", "allow_download", "max_length", "model_cache_mb")
 """Settings of the reranker that the trainer reads, beside home, which is its own, and SQLite's."""
 INSECURE = {"name": "evenmesh", "behavior": "merge", "literals": ["EVENMESH_ALLOW_INSECURE=true"]}
@@ -114,8 +114,7 @@ def test_its_volume_is_one_pods_at_a_time() -> None:
 
 
 def test_what_the_page_changes_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    section = PAGE.read_text().split("## Online training")[1].split("\n## ")[0]
-    (block,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    (block,) = blocks(section(PAGE.read_text(), "trainer"), "yaml")
     further = yaml.safe_load(block)
     components = [Path(one).name for one in further.pop("components")]
     built = overlay({**further, "configMapGenerator": [INSECURE]}, *components)
