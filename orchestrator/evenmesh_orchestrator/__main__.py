@@ -134,7 +134,7 @@ class Orchestrator(Service):
         )
         self._conversations = conversation_store(settings)
         admission = Admission.from_settings(settings, "answers")
-        AdmissionMetrics(telemetry, admission)
+        AdmissionMetrics(telemetry, admission, *upstreams.calls)
         servicer = OrchestratorServicer(
             self._pipeline,
             pool=self._pool,

@@ -32,6 +32,7 @@ from evenmesh.wire.pieces import in_pieces
 from evenmesh.wire.stream import Stream
 from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.admission import metering
+from evenmesh_kit.admission.queue import Admitted
 from evenmesh_kit.rpc.breaker import Breaker, Unanswered
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -192,20 +193,22 @@ class GeneratorClient(_Client):
         self, prompt: generator_pb.GenerateRequest, *, timeout_s: float
     ) -> AsyncGenerator[str | generator_pb.Answer, None]:
         """Stream an answer; see the port."""
+        until = Deadline.after(timeout_s)
         with self._upstream.breaker.watch(timeout_s) as answered:
-            call = self._stub.Generate(prompt, timeout=timeout_s)
-            try:
-                async for part in call:
-                    answered()
-                    if part.HasField("answer"):
-                        _charge(part.answer)
-                        yield part.answer
-                    else:
-                        yield part.delta
-            except grpc.RpcError as error:
-                raise _translated(error, self.NAME, self.FIELDS) from error
-            finally:
-                call.cancel()
+            async with self._upstream.turn():
+                call = self._stub.Generate(prompt, timeout=until.budget(margin_s=0.0))
+                try:
+                    async for part in call:
+                        answered()
+                        if part.HasField("answer"):
+                            _charge(part.answer)
+                            yield part.answer
+                        else:
+                            yield part.delta
+                except grpc.RpcError as error:
+                    raise _translated(error, self.NAME, self.FIELDS) from error
+                finally:
+                    call.cancel()
 
     async def batch(
         self, prompts: Sequence[generator_pb.GenerateRequest], *, timeout_s: float
@@ -293,8 +296,7 @@ class EvaluatorClient(_Client):
 
     def open_vote(self, vote: evaluator_pb.VoteRequest, *, timeout_s: float) -> VoteSession:
         """Open a vote; see the port."""
-        stream = Stream(self._stub.VoteAnytime(timeout=timeout_s))
-        return _VoteCall(stream, codec.vote_start(vote), self._upstream.breaker, timeout_s)
+        return _VoteCall(self._stub.VoteAnytime, codec.vote_start(vote), self._upstream, timeout_s)
 
     async def balance(self, collection: str, half_life_days: float, *, timeout_s: float) -> ExposureBalance:
         """Return what the providers of a collection are owed; see the port."""
@@ -326,28 +328,29 @@ class EvaluatorClient(_Client):
 
 
 class _VoteCall:
-    """One VoteAnytime stream."""
+    """One VoteAnytime stream. It begins with the first answer, and holds one of the calls until closed."""
 
     def __init__(
         self,
-        stream: Stream,
+        method: Callable[..., Any],
         start: evaluator_pb.VoteAnytimeRequest,
-        breaker: Breaker,
+        upstream: Upstream,
         timeout_s: float,
     ) -> None:
-        self._stream = stream
-        self._start: evaluator_pb.VoteAnytimeRequest | None = start
-        self._breaker = breaker
+        self._method = method
+        self._start = start
+        self._upstream = upstream
         self._timeout_s = timeout_s
+        self._until = Deadline.after(timeout_s)
+        self._turn: Admitted | None = None
+        self._stream: Stream | None = None
 
     async def add(self, member: int, answer: str | None) -> VoteState:
-        with self._breaker.watch(self._timeout_s):
+        with self._upstream.breaker.watch(self._timeout_s):
             try:
-                if self._start is not None:
-                    await self._stream.write(self._start)
-                    self._start = None
-                await self._stream.write(codec.vote_answer(member, answer))
-                response: Any = await self._stream.read()
+                stream = self._stream or await self._begun()
+                await stream.write(codec.vote_answer(member, answer))
+                response: Any = await stream.read()
             except grpc.RpcError as error:
                 raise _translated(error, "evaluator", {}) from error
             if response is None:
@@ -360,7 +363,19 @@ class _VoteCall:
         )
 
     def close(self) -> None:
-        self._stream.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
+        if self._turn is not None:
+            self._turn.__exit__()
+            self._turn = None
+
+    async def _begun(self) -> Stream:
+        turn = self._upstream.turn()
+        await turn.__aenter__()
+        self._turn = turn
+        self._stream = Stream(self._method(timeout=self._until.budget(margin_s=0.0)))
+        await self._stream.write(self._start)
+        return self._stream
 
 
 class _ObserveCall:

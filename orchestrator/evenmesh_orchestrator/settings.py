@@ -80,6 +80,9 @@ class OrchestratorSettings(ServiceSettings):
     report_wait_s: float = Field(default=2.0, ge=0, le=60)
     """Longest wait for a run's report where an ask wants it. Seconds, [0, 60]."""
 
+    upstream_calls: int = Field(default=1000, ge=1, le=1_000_000)
+    """Most calls at a time to each other service; further ones wait, and tenants take turns. Keep it below
+    the services' ``MAX_CONNECTION_STREAMS``. Calls, [1, 1000000]."""
     breaker_failures: int = Field(default=5, ge=1)
     """Unanswered calls in a row that open the circuit to a service. Calls, [1, inf)."""
     breaker_open_s: float = Field(default=2.0, gt=0, le=3_600)

@@ -1,18 +1,23 @@
-"""Calls to the other services through circuit breakers, with hedging."""
+"""Calls to the other services through circuit breakers, with hedging, in which tenants take turns."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from opentelemetry import metrics
 
+from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.rpc.breaker import Breaker, Circuit
 from evenmesh_kit.rpc.hedging import Hedging
 from evenmesh_orchestrator.settings import OrchestratorSettings
 
 T = TypeVar("T")
+
+CALLS: Final = 1000
+"""Default number of calls at a time to a service: less than it takes on one connection."""
 
 _log = logging.getLogger("evenmesh.orchestrator.upstreams")
 
@@ -23,29 +28,41 @@ class Upstream:
     Args:
         breaker: refuses calls while the service does not answer.
         hedging: makes a second call for a slow one; None for never.
+        calls: bounds the calls at a time; None: 1,000, of whichever tenant.
     """
 
-    def __init__(self, breaker: Breaker, hedging: Hedging | None = None) -> None:
+    def __init__(
+        self, breaker: Breaker, hedging: Hedging | None = None, calls: Admission | None = None
+    ) -> None:
         self.breaker = breaker
         self._hedging = hedging
+        self.calls = calls or Admission(CALLS, "calls")
+
+    def turn(self) -> Admitted:
+        """Hold one of the calls at a time, while a block under ``async with`` runs, once its turn has come.
+
+        Calls beyond those of a connection would wait in gRPC: first come, first served, whoever comes.
+        """
+        return self.calls.admit(1, queue_s=math.inf)
 
     async def call(
         self, make: Callable[[], Awaitable[T]], *, timeout_s: float, repeatable: bool = False
     ) -> T:
-        """Make a call, unless the circuit is open.
+        """Make a call in its turn, unless the circuit is open.
 
         Args:
             make: makes the call; raises MeshError.
-            timeout_s: its timeout. Seconds.
+            timeout_s: its timeout, the wait for its turn included. Seconds.
             repeatable: whether it may be hedged.
 
         Raises:
             MeshError: the call failed; UNAVAILABLE, ``CIRCUIT_OPEN`` if it was not made.
         """
         with self.breaker.watch(timeout_s):
-            if repeatable and self._hedging is not None:
-                return await self._hedging.first(make)
-            return await make()
+            async with self.turn():
+                if repeatable and self._hedging is not None:
+                    return await self._hedging.first(make)
+                return await make()
 
 
 class Upstreams:
@@ -57,10 +74,14 @@ class Upstreams:
     Args:
         settings: of the orchestrator.
         meter: creates the metrics.
+
+    Attributes:
+        calls: bounds the calls to each of them.
     """
 
     def __init__(self, settings: OrchestratorSettings, meter: metrics.Meter) -> None:
         self._settings = settings
+        self.calls: list[Admission] = []
         self._circuits = meter.create_gauge(
             "evenmesh.upstream.circuit", description="State of the circuit to a service: 0 closed, 2 open."
         )
@@ -93,4 +114,7 @@ class Upstreams:
             on_change=changed,
         )
         self._circuits.set(Circuit.CLOSED.value, {"upstream": name})
-        return Upstream(breaker, Hedging(hedge_s, share=self._settings.hedge_share, on_hedge=hedged))
+        hedging = Hedging(hedge_s, share=self._settings.hedge_share, on_hedge=hedged)
+        calls = Admission(self._settings.upstream_calls, f"{name} calls", share=self._settings.tenant_share)
+        self.calls.append(calls)
+        return Upstream(breaker, hedging, calls)

@@ -131,7 +131,10 @@ class RerankerService(Service):
             keep_versions=settings.keep_versions,
         )
         admission = Admission.from_settings(settings, "pairs")
-        AdmissionMetrics(telemetry, admission)
+        self._generator_calls = Admission(
+            settings.upstream_calls, "generator calls", share=settings.tenant_share
+        )
+        AdmissionMetrics(telemetry, admission, self._generator_calls)
         self._servicer = RerankerServicer(admission, self._codec_pool)
         self._metrics.watch_model(self._registry.serving)
         telemetry.reloads.watch("models", self._registry)
@@ -195,6 +198,7 @@ class RerankerService(Service):
             template=settings.rankrag_template,
             template_setting=variable(settings, "rankrag_template"),
             max_message_bytes=settings.max_message_bytes,
+            calls=self._generator_calls,
             telemetry=self._telemetry,
         )
         self._closing.append(rankrag.close)

@@ -44,6 +44,9 @@ class RerankerSettings(DatabaseSettings, RemoteSettings):
     """Time between two checks whether the model servers answer. Seconds, [0.1, 3600]."""
     generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
     """Generator that judges for `rankrag`."""
+    upstream_calls: int = Field(default=1000, ge=1, le=1_000_000)
+    """Most calls at a time to the generator; further ones wait, and tenants take turns. Keep it below
+    ``EVENMESH_GENERATOR_MAX_CONNECTION_STREAMS``. Calls, [1, 1000000]."""
     rankrag_model: str = ""
     """Model of the generator that judges for `rankrag`; empty: the generator's default."""
     rankrag_template: str = ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +17,19 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
-from evenmesh.wire.errors import MeshError, Unavailable
+from evenmesh.wire import deadline
+from evenmesh.wire.credentials import TENANT_KEY
+from evenmesh.wire.errors import MeshError, Overloaded, Unavailable
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.limits import TenantLimits
 from evenmesh_kit.admission.metering import Meter
+from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.rpc import statuses
 from evenmesh_kit.rpc.breaker import Breaker, Circuit, Unanswered
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.rpc.hedging import Hedging
+from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.caller import Caller, Role
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
 from evenmesh_orchestrator.domain import FirstStage
@@ -35,9 +42,9 @@ from tests.unit.orchestrator.fakes import ask, passage
 SERVICE = "evenmesh.evaluator.v1.EvaluatorService"
 
 
-async def _server(port: int = 0, **methods: Any) -> tuple[grpc.aio.Server, int]:
-    """A server with handlers of the raw kind: service/method to handler."""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+async def _server(port: int = 0, *, streams: int = 1024, **methods: Any) -> tuple[grpc.aio.Server, int]:
+    """A server with handlers of the raw kind: service/method to handler; ``streams`` calls a connection."""
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", streams)])
     by_service: dict[str, dict[str, Any]] = {}
     for name, handler in methods.items():
         service, method = name.rsplit("_", 1)
@@ -515,3 +522,92 @@ async def test_the_caller_is_charged_for_answers() -> None:
         await meter.begin(spends_tokens=True)
     assert caught.value.reason == "OUT_OF_TOKENS"
     await server.stop(0)
+
+
+async def _reranked(channel: grpc.aio.Channel, upstream: Upstream) -> None:
+    await RerankerClient(channel, upstream).rerank(ask(), [passage("a")], timeout_s=60)
+
+
+async def _streamed(channel: grpc.aio.Channel, upstream: Upstream) -> None:
+    prompt = generator_pb.GenerateRequest(question="q")
+    async with aclosing(GeneratorClient(channel, upstream).stream(prompt, timeout_s=60)) as parts:
+        assert [part async for part in parts] == ["x"]
+
+
+async def _voted(channel: grpc.aio.Channel, upstream: Upstream) -> None:
+    session = EvaluatorClient(channel, upstream).open_vote(evaluator_pb.VoteRequest(), timeout_s=60)
+    try:
+        await session.add(0, "x")
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("call", [_reranked, _streamed, _voted])
+async def test_a_tenant_leaves_others_calls_of_a_connection(
+    call: Callable[[grpc.aio.Channel, Upstream], Awaitable[None]],
+) -> None:
+    """Beyond the calls of a connection gRPC lets all wait, first come, first served."""
+    running: Counter[str] = Counter()
+    changed, go = asyncio.Condition(), asyncio.Event()
+
+    async def hold(context: Any) -> None:
+        tenant = dict(context.invocation_metadata())[TENANT_KEY]
+        async with changed:
+            running[tenant] += 1
+            changed.notify_all()
+        if tenant == "greedy":
+            await go.wait()
+
+    async def rerank(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        await hold(context)
+        return reranker_pb.RerankResponse(scores=[0.5])
+
+    async def generate(request: Any, context: Any) -> AsyncIterator[generator_pb.GenerateResponse]:
+        await hold(context)
+        yield generator_pb.GenerateResponse(delta="x")
+
+    async def vote(requests: Any, context: Any) -> AsyncIterator[evaluator_pb.VoteAnytimeResponse]:
+        await hold(context)
+        yield evaluator_pb.VoteAnytimeResponse()
+
+    handlers: dict[str, Any] = {
+        "evenmesh_generator_v1_GeneratorService_Generate": grpc.unary_stream_rpc_method_handler(
+            generate, response_serializer=generator_pb.GenerateResponse.SerializeToString
+        ),
+        "evenmesh_evaluator_v1_EvaluatorService_VoteAnytime": grpc.stream_stream_rpc_method_handler(
+            vote, response_serializer=evaluator_pb.VoteAnytimeResponse.SerializeToString
+        ),
+    }
+    server, port = await _server(streams=4, **_rerank(rerank), **handlers)
+    settings = OrchestratorSettings(upstream_calls=4)
+    upstream = Upstreams(settings, Telemetry.disabled().meter).generator
+
+    async def made(tenant: str) -> None:
+        callers.enter(Caller(tenant, tenant, frozenset({Role.ASK})))
+        await call(channel, upstream)
+
+    async with _channel(port, Telemetry.disabled()) as channel, asyncio.timeout(60):
+        await channel.channel_ready()
+        greedy = [asyncio.create_task(made("greedy")) for _ in range(20)]
+        async with changed:
+            await changed.wait_for(lambda: running["greedy"] >= 3)
+        for _ in range(3):
+            await made("modest")
+        assert running == {"greedy": 3, "modest": 3}
+        assert upstream.calls.waiting == 17
+        greedy.pop().cancel()  # one that waits costs nobody a turn
+        go.set()
+        await asyncio.gather(*greedy)
+    assert running["greedy"] == 19
+    assert (upstream.calls.in_flight, upstream.calls.waiting) == (0, 0)
+    await server.stop(0)
+
+
+async def test_no_call_waits_for_its_turn_beyond_its_time() -> None:
+    upstream = Upstream(Breaker("generator"), calls=Admission(1, "calls"))
+    async with _channel(9, Telemetry.disabled()) as channel, upstream.turn():
+        prompt = generator_pb.GenerateRequest(question="q")
+        deadline.enter(deadline.Deadline.after(0.05))
+        with pytest.raises(Overloaded):
+            _ = [part async for part in GeneratorClient(channel, upstream).stream(prompt, timeout_s=60)]
+    assert upstream.calls.in_flight == 0

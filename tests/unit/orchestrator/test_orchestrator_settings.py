@@ -46,6 +46,12 @@ def test_the_pipeline_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
     assert config.shares == {Stage.RETRIEVE: 0.25, Stage.RERANK: 0.5}
 
 
+def test_calls_to_a_service_fit_a_connection() -> None:
+    """What gRPC lets wait, because a connection takes no more, has no turns of tenants."""
+    settings = load(OrchestratorSettings)
+    assert settings.upstream_calls < settings.max_connection_streams
+
+
 def test_nothing_is_called_twice_unless_asked_for() -> None:
     settings = load(OrchestratorSettings)
     assert (settings.hedge_retrieve_s, settings.hedge_rerank_s) == (0.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -21,10 +22,14 @@ from evenmesh.wire.errors import (
     Unavailable,
     from_rpc_error,
 )
+from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, Fusion, Passage, Scores
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
+
+CALLS: Final = 1000
+"""Default number of calls at a time to the generator: less than it takes on one connection."""
 
 FUSIONS: Final[Mapping[str, Fusion]] = MappingProxyType({"evenmesh-pointer": Fusion(4.0, neighbors=0.25)})
 """How the judgements of a generator's model are fused with a first stage's scores by default.
@@ -45,6 +50,8 @@ class RankRag:
         template: prompt of one passage; empty: the model's default.
         template_setting: environment variable that names the template, for errors.
         max_message_bytes: largest message either way. Bytes.
+        calls: bounds the calls at a time; None: 1,000, of whichever tenant. Beyond those of a connection
+            calls would wait in gRPC: first come, first served, whoever comes.
         telemetry: records the calls.
     """
 
@@ -57,8 +64,10 @@ class RankRag:
         template: str = "",
         template_setting: str = "",
         max_message_bytes: int,
+        calls: Admission | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
+        self._calls = calls or Admission(CALLS, "calls")
         self._channel = connect(
             target,
             service=_SERVICE,
@@ -91,7 +100,8 @@ class RankRag:
             tolerance=None if best is None else best.tolerance,
         )
         try:
-            response = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
+            async with self._calls.admit(1, queue_s=math.inf):
+                response = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
         except grpc.RpcError as error:
             raise self._translated(from_rpc_error(error)) from error
         return Scores(
