@@ -194,21 +194,20 @@ class GeneratorClient(_Client):
     ) -> AsyncGenerator[str | generator_pb.Answer, None]:
         """Stream an answer; see the port."""
         until = Deadline.after(timeout_s)
-        with self._upstream.breaker.watch(timeout_s) as answered:
-            async with self._upstream.turn():
-                call = self._stub.Generate(prompt, timeout=until.budget(margin_s=0.0))
-                try:
-                    async for part in call:
-                        answered()
-                        if part.HasField("answer"):
-                            _charge(part.answer)
-                            yield part.answer
-                        else:
-                            yield part.delta
-                except grpc.RpcError as error:
-                    raise _translated(error, self.NAME, self.FIELDS) from error
-                finally:
-                    call.cancel()
+        async with self._upstream.watched(timeout_s) as answered:
+            call = self._stub.Generate(prompt, timeout=until.budget(margin_s=0.0))
+            try:
+                async for part in call:
+                    answered()
+                    if part.HasField("answer"):
+                        _charge(part.answer)
+                        yield part.answer
+                    else:
+                        yield part.delta
+            except grpc.RpcError as error:
+                raise _translated(error, self.NAME, self.FIELDS) from error
+            finally:
+                call.cancel()
 
     async def batch(
         self, prompts: Sequence[generator_pb.GenerateRequest], *, timeout_s: float
@@ -340,17 +339,23 @@ class _VoteCall:
         self._method = method
         self._start = start
         self._upstream = upstream
-        self._timeout_s = timeout_s
         self._until = Deadline.after(timeout_s)
         self._turn: Admitted | None = None
         self._stream: Stream | None = None
 
     async def add(self, member: int, answer: str | None) -> VoteState:
-        with self._upstream.breaker.watch(self._timeout_s):
+        if self._turn is None:
+            self._upstream.breaker.check()
+            turn = self._upstream.turn()
+            await turn.__aenter__()
+            self._turn = turn
+        with self._upstream.breaker.watch(self._until.remaining()):
             try:
-                stream = self._stream or await self._begun()
-                await stream.write(codec.vote_answer(member, answer))
-                response: Any = await stream.read()
+                if self._stream is None:
+                    self._stream = Stream(self._method(timeout=self._until.budget(margin_s=0.0)))
+                    await self._stream.write(self._start)
+                await self._stream.write(codec.vote_answer(member, answer))
+                response: Any = await self._stream.read()
             except grpc.RpcError as error:
                 raise _translated(error, "evaluator", {}) from error
             if response is None:
@@ -368,14 +373,6 @@ class _VoteCall:
         if self._turn is not None:
             self._turn.__exit__()
             self._turn = None
-
-    async def _begun(self) -> Stream:
-        turn = self._upstream.turn()
-        await turn.__aenter__()
-        self._turn = turn
-        self._stream = Stream(self._method(timeout=self._until.budget(margin_s=0.0)))
-        await self._stream.write(self._start)
-        return self._stream
 
 
 class _ObserveCall:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from opentelemetry import metrics
 
+from evenmesh.wire.deadline import Deadline
 from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.rpc.breaker import Breaker, Circuit
 from evenmesh_kit.rpc.hedging import Hedging
@@ -45,6 +47,25 @@ class Upstream:
         """
         return self.calls.admit(1, queue_s=math.inf)
 
+    @asynccontextmanager
+    async def watched(self, timeout_s: float) -> AsyncIterator[Callable[[], None]]:
+        """Judge the service by the call in the block, which begins in its turn.
+
+        A wait for the turn says nothing of the service. Yields a function to call at the first message of a
+        stream.
+
+        Args:
+            timeout_s: timeout of the call, the wait for its turn included. Seconds.
+
+        Raises:
+            MeshError: UNAVAILABLE, ``CIRCUIT_OPEN``: the circuit is open; or its turn did not come in time.
+        """
+        until = Deadline.after(timeout_s)
+        self.breaker.check()
+        async with self.turn():
+            with self.breaker.watch(until.remaining()) as answered:
+                yield answered
+
     async def call(
         self, make: Callable[[], Awaitable[T]], *, timeout_s: float, repeatable: bool = False
     ) -> T:
@@ -58,11 +79,10 @@ class Upstream:
         Raises:
             MeshError: the call failed; UNAVAILABLE, ``CIRCUIT_OPEN`` if it was not made.
         """
-        with self.breaker.watch(timeout_s):
-            async with self.turn():
-                if repeatable and self._hedging is not None:
-                    return await self._hedging.first(make)
-                return await make()
+        async with self.watched(timeout_s):
+            if repeatable and self._hedging is not None:
+                return await self._hedging.first(make)
+            return await make()
 
 
 class Upstreams:

@@ -611,3 +611,30 @@ async def test_no_call_waits_for_its_turn_beyond_its_time() -> None:
         with pytest.raises(Overloaded):
             _ = [part async for part in GeneratorClient(channel, upstream).stream(prompt, timeout_s=60)]
     assert upstream.calls.in_flight == 0
+
+
+async def _never() -> None:
+    pytest.fail("was called")
+
+
+async def test_a_wait_for_a_turn_says_nothing_of_the_service() -> None:
+    breaker = Breaker("generator", failures=1, slow_s=0.0)
+    upstream = Upstream(breaker, calls=Admission(1, "calls"))
+    async with upstream.turn():
+        waiting = asyncio.create_task(upstream.call(_never, timeout_s=0.001))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert breaker.state is Circuit.CLOSED
+
+
+async def test_an_open_circuit_refuses_what_would_wait_for_its_turn() -> None:
+    breaker = Breaker("generator", failures=1)
+    upstream = Upstream(breaker, calls=Admission(1, "calls"))
+    with pytest.raises(Unanswered), breaker.watch(1.0):
+        raise Unanswered("UPSTREAM_UNAVAILABLE", "away")
+    async with upstream.turn():
+        with pytest.raises(Unavailable) as refused:
+            await upstream.call(_never, timeout_s=60)
+    assert refused.value.reason == "CIRCUIT_OPEN"

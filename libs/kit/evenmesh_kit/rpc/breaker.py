@@ -78,6 +78,22 @@ class Breaker:
         """Return the state; half-open only while a probe runs."""
         return self._state
 
+    def check(self) -> None:
+        """Refuse a call that has to wait for its turn, if :meth:`watch` would refuse it now.
+
+        Raises:
+            MeshError: as :meth:`watch`.
+        """
+        left = self._opened_at + self._open_s - self._clock()
+        if self._state is Circuit.CLOSED or (left <= 0 and not self._probing):
+            return
+        refused = Unavailable(
+            "CIRCUIT_OPEN",
+            f"the {self._name} did not answer {self._failures} times in a row and is not called for now",
+        )
+        refused.retry_after_s = math.ceil(100 * max(left, 0.05)) / 100
+        raise refused
+
     @contextmanager
     def watch(self, timeout_s: float) -> Iterator[Callable[[], None]]:
         """Judge the upstream by the call in the block.
@@ -124,17 +140,9 @@ class Breaker:
 
     def _enter(self) -> bool:
         """Return whether this call is the probe."""
+        self.check()
         if self._state is Circuit.CLOSED:
             return False
-        left = self._opened_at + self._open_s - self._clock()
-        if self._probing or left > 0:
-            delay = math.ceil(100 * max(left, 0.05)) / 100
-            refused = Unavailable(
-                "CIRCUIT_OPEN",
-                f"the {self._name} did not answer {self._failures} times in a row and is not called for now",
-            )
-            refused.retry_after_s = delay
-            raise refused
         self._probing = True
         self._become(Circuit.HALF_OPEN)
         return True
