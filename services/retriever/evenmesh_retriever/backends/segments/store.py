@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -37,6 +36,7 @@ from evenmesh_retriever.backends.segments.files.manifest import Corrupt, Version
 from evenmesh_retriever.backends.segments.files.segment import View
 from evenmesh_retriever.backends.segments.files.writable_directory import WritableDirectory
 from evenmesh_retriever.backends.segments.quotas import Quotas, Usage
+from evenmesh_retriever.backends.segments.served import OpenVersion, ServedCollection
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.domain import (
     CollectionInfo,
@@ -87,83 +87,6 @@ class Options:
     """Wait before vectors are made again for which an encoder elsewhere was away. Seconds, (0, inf)."""
 
 
-class _Version:
-    """A version that is open, and how many readers hold it."""
-
-    def __init__(self, snapshot: SegmentSnapshot) -> None:
-        self.snapshot = snapshot
-        self.readers = 0
-
-
-@dataclass(eq=False)
-class _Collection:
-    """A collection in service."""
-
-    writer: CollectionWriter
-    served: _Version
-    """The version that new readers get."""
-    previous: VersionManifest | None
-    """The version before, kept on disk in case the one served turns out corrupt."""
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by who writes."""
-    gone: Event = field(default_factory=Event)
-    """Set when it is removed."""
-    held: list[_Version] = field(default_factory=list)
-    """Earlier versions that readers have."""
-    busy: set[str] = field(default_factory=set)
-    """Segments that are being merged or embedded."""
-    embedded: dict[str, int] = field(default_factory=dict)
-    """Rows that have vectors, of segments that are being embedded."""
-    keep_s: float = 0.0
-    """How long versions stay that were replaced. Seconds."""
-    replaced: deque[tuple[float, VersionManifest]] = field(default_factory=deque)
-    """Versions that stay for now, and until when."""
-    timer: asyncio.TimerHandle | None = None
-    """Removes them."""
-
-    @property
-    def kept(self) -> list[VersionManifest]:
-        """Versions whose files are needed."""
-        now = time.monotonic()
-        while self.replaced and self.replaced[0][0] <= now:
-            self.replaced.popleft()
-        manifests = [version.snapshot.manifest for version in (self.served, *self.held)]
-        manifests += [manifest for _, manifest in self.replaced]
-        return manifests if self.previous is None else [*manifests, self.previous]
-
-    @property
-    def usage(self) -> Usage:
-        """What it holds."""
-        return Usage(len(self.served.snapshot), self.served.snapshot.passage_bytes)
-
-    def serve(self, snapshot: SegmentSnapshot) -> None:
-        """Serve a new version."""
-        if self.served.readers:
-            self.held.append(self.served)
-        self.previous = self.served.snapshot.manifest
-        self.keep(self.previous)
-        self.served = _Version(snapshot)
-
-    def keep(self, manifest: VersionManifest) -> None:
-        """Keep a version that is not served for a while."""
-        if self.keep_s:
-            self.replaced.append((time.monotonic() + self.keep_s, manifest))
-
-    def info(self) -> CollectionInfo:
-        """Return the current state of the collection, with the progress of embedding."""
-        snapshot = self.served.snapshot
-        lacking = {view.segment.name: view for view in snapshot.views if view.segment.name in self.embedded}
-        if not lacking:
-            return snapshot.info
-        # Rows that are gone since are counted as much as others: the figure is for watching, not for sums.
-        more = sum(
-            self.embedded[name] / len(view.segment) * view.num_passages for name, view in lacking.items()
-        )
-        return replace(
-            snapshot.info, embedded=min(1.0, snapshot.info.embedded + more / max(1, len(snapshot)))
-        )
-
-
 class SegmentStore(CollectionStore):
     """Collections of all tenants, on one folder. For one event loop.
 
@@ -200,7 +123,7 @@ class SegmentStore(CollectionStore):
         self._embedding = TenantPool(1, "retriever-embed", _YIELD)
         self._encoding = TenantPool(options.write_threads, "retriever-encode", _YIELD)
         self._checking = ComputePool(1, "retriever-check")
-        self._collections: dict[Key, _Collection] = {}
+        self._collections: dict[Key, ServedCollection] = {}
         self._corrupt: dict[Key, str] = {}
         self._creating: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._promised: dict[Key, Usage] = {}
@@ -274,7 +197,7 @@ class SegmentStore(CollectionStore):
             yield snapshot
 
     @contextmanager
-    def _held(self, collection: _Collection) -> Iterator[SegmentSnapshot]:
+    def _held(self, collection: ServedCollection) -> Iterator[SegmentSnapshot]:
         version = collection.served
         version.readers += 1
         try:
@@ -398,7 +321,7 @@ class SegmentStore(CollectionStore):
     def _is_taken(self, key: Key) -> bool:
         return key in self._collections or key in self._corrupt
 
-    def _find(self, field: str, key: Key) -> _Collection:
+    def _find(self, field: str, key: Key) -> ServedCollection:
         collection = self._collections.get(key)
         if collection is not None:
             return collection
@@ -448,8 +371,8 @@ class SegmentStore(CollectionStore):
                 sound.append(at.manifest(version))
             except Corrupt as error:
                 _log.warning("collection %s: earlier version %s: %s", key[1], version, error)
-        collection = _Collection(
-            writer, _Version(snapshot), sound[0] if sound else None, keep_s=self._options.keep_s
+        collection = ServedCollection(
+            writer, OpenVersion(snapshot), sound[0] if sound else None, keep_s=self._options.keep_s
         )
         for manifest in sound:
             collection.keep(manifest)
@@ -493,7 +416,7 @@ class SegmentStore(CollectionStore):
                 await self._refuse(key, collection, path)
                 return
 
-    async def _refuse(self, key: Key, collection: _Collection, path: Path) -> None:
+    async def _refuse(self, key: Key, collection: ServedCollection, path: Path) -> None:
         async with collection.turn:
             if collection.gone.is_set() or self._collections.get(key) is not collection:
                 return
@@ -527,7 +450,9 @@ class SegmentStore(CollectionStore):
             self._begun.discard(key)
             self._promised.pop(key, None)
         writer = CollectionWriter(self._directory(key), self._recipe, self._prepare)
-        collection = _Collection(writer, _Version(written.snapshot), None, keep_s=self._options.keep_s)
+        collection = ServedCollection(
+            writer, OpenVersion(written.snapshot), None, keep_s=self._options.keep_s
+        )
         self._collections[key] = collection
         _log.info("collection %s created at version %s", key[1], written.snapshot.info.version)
         self._tend(collection)
@@ -566,7 +491,7 @@ class SegmentStore(CollectionStore):
     async def _written(
         self,
         key: Key,
-        write: Callable[[_Collection, Callable[[Usage], None], Checkpoint], Written],
+        write: Callable[[ServedCollection, Callable[[Usage], None], Checkpoint], Written],
     ) -> Written:
         """Write a new version of a collection and serve it."""
         collection = self._find("collection", key)
@@ -596,7 +521,7 @@ class SegmentStore(CollectionStore):
 
         return await self._alone(collection.turn, run)
 
-    def _swapped(self, collection: _Collection, write: Callable[[], Written]) -> Written:
+    def _swapped(self, collection: ServedCollection, write: Callable[[], Written]) -> Written:
         """Run a write in a thread; on an error what it has left is removed."""
         try:
             return write()
@@ -667,7 +592,7 @@ class SegmentStore(CollectionStore):
 
     # In the background.
 
-    def _tend(self, collection: _Collection) -> None:
+    def _tend(self, collection: ServedCollection) -> None:
         """Begin merges and embeddings that are due."""
         if self._closing.is_set() or collection.gone.is_set():
             return
@@ -695,40 +620,39 @@ class SegmentStore(CollectionStore):
             collection.busy.update(names)
             self._later(self._merge(collection, names))
 
-    async def _merge(self, collection: _Collection, names: Sequence[str]) -> None:
+    async def _merge(self, collection: ServedCollection, names: Sequence[str]) -> None:
         def checkpoint() -> None:
             if self._closing.is_set() or collection.gone.is_set():
                 raise _Abandoned
 
-        writer, version = collection.writer, collection.served
-        version.readers += 1  # its segments stay until the merge is done
-        try:
-            merged = await self._merging.run(self._merged, writer, version.snapshot, names, checkpoint)
+        writer = collection.writer
+        with self._held(collection) as base:  # its segments stay until the merge is done
             try:
-                async with collection.turn:
-                    checkpoint()
-                    snapshot = await self._pool.run(
-                        writer.exchange, collection.served.snapshot, merged, checkpoint
-                    )
-                    await self._take_over(collection, snapshot)
+                merged = await self._merging.run(self._merged, writer, base, names, checkpoint)
+                try:
+                    async with collection.turn:
+                        checkpoint()
+                        snapshot = await self._pool.run(
+                            writer.exchange, collection.served.snapshot, merged, checkpoint
+                        )
+                        await self._take_over(collection, snapshot)
+                finally:
+                    await self._pool.run(writer.directory.abandon, merged.folder)
+                _log.info(
+                    "collection %s is at version %s: %d segments merged into one of %d passages",
+                    snapshot.info.name,
+                    snapshot.info.version,
+                    len(names),
+                    len(merged.plan),
+                )
+            except (OSError, Corrupt, Fenced) as error:
+                if not collection.gone.is_set():
+                    _log.warning("segments of %s were not merged: %s", base.info.name, error)
+                return  # until the next write, or start
+            except _Abandoned:
+                return
             finally:
-                await self._pool.run(writer.directory.abandon, merged.folder)
-            _log.info(
-                "collection %s is at version %s: %d segments merged into one of %d passages",
-                snapshot.info.name,
-                snapshot.info.version,
-                len(names),
-                len(merged.plan),
-            )
-        except (OSError, Corrupt, Fenced) as error:
-            if not collection.gone.is_set():
-                _log.warning("segments of %s were not merged: %s", version.snapshot.info.name, error)
-            return  # until the next write, or start
-        except _Abandoned:
-            return
-        finally:
-            collection.busy.difference_update(names)
-            await self._released(collection, version)
+                collection.busy.difference_update(names)
         self._tend(collection)
 
     def _merged(
@@ -741,76 +665,74 @@ class SegmentStore(CollectionStore):
             writer.directory.abandon(folder)
             raise
 
-    async def _embed(self, collection: _Collection, name: str, encoder: Encoder) -> None:
+    async def _embed(self, collection: ServedCollection, name: str, encoder: Encoder) -> None:
         def progress(done: int) -> None:
             if self._closing.is_set() or collection.gone.is_set():
                 raise _Abandoned
             collection.embedded[name] = done
 
-        writer, version = collection.writer, collection.served
-        version.readers += 1
-        size = next(len(view.segment) for view in version.snapshot.views if view.segment.name == name)
-        _log.info("collection %s: embedding %d passages", version.snapshot.info.name, size)
-        try:
-            chunks = writer.embed(version.snapshot, name, encoder, progress)
-            # Tenants take turns between chunks.
-            while (made := await self._embedding.run(_next_of, chunks)) is None:
-                pass
-            folder, vectors = made
-            async with collection.turn:
-                progress(size)
-                snapshot = await self._pool.run(
-                    writer.attach, collection.served.snapshot, name, folder, vectors, lambda: progress(size)
+        writer = collection.writer
+        with self._held(collection) as base:
+            size = next(len(view.segment) for view in base.views if view.segment.name == name)
+            _log.info("collection %s: embedding %d passages", base.info.name, size)
+            try:
+                chunks = writer.embed(base, name, encoder, progress)
+                # Tenants take turns between chunks.
+                while (made := await self._embedding.run(_next_of, chunks)) is None:
+                    pass
+                folder, vectors = made
+                async with collection.turn:
+                    progress(size)
+                    snapshot = await self._pool.run(
+                        writer.attach,
+                        collection.served.snapshot,
+                        name,
+                        folder,
+                        vectors,
+                        lambda: progress(size),
+                    )
+                    await self._take_over(collection, snapshot)
+                _log.info(
+                    "collection %s is at version %s: %d passages embedded",
+                    snapshot.info.name,
+                    snapshot.info.version,
+                    size,
                 )
-                await self._take_over(collection, snapshot)
-            _log.info(
-                "collection %s is at version %s: %d passages embedded",
-                snapshot.info.name,
-                snapshot.info.version,
-                size,
-            )
-        except (OSError, Corrupt, Fenced) as error:
-            if not collection.gone.is_set():
-                _log.warning("passages of %s were not embedded: %s", version.snapshot.info.name, error)
-            return
-        except MeshError as error:
-            # An encoder elsewhere that is away; what was made so far is kept.
-            _log.warning("passages of %s are not embedded yet: %s", version.snapshot.info.name, error)
-            asyncio.get_running_loop().call_later(self._options.retry_s, self._tend, collection)
-            return
-        except _Abandoned:
-            return
-        finally:
-            collection.busy.discard(name)
-            collection.embedded.pop(name, None)
-            await self._released(collection, version)
+            except (OSError, Corrupt, Fenced) as error:
+                if not collection.gone.is_set():
+                    _log.warning("passages of %s were not embedded: %s", base.info.name, error)
+                return
+            except MeshError as error:
+                # An encoder elsewhere that is away; what was made so far is kept.
+                _log.warning("passages of %s are not embedded yet: %s", base.info.name, error)
+                asyncio.get_running_loop().call_later(self._options.retry_s, self._tend, collection)
+                return
+            except _Abandoned:
+                return
+            finally:
+                collection.busy.discard(name)
+                collection.embedded.pop(name, None)
         self._tend(collection)
 
-    async def _take_over(self, collection: _Collection, snapshot: SegmentSnapshot) -> None:
+    async def _take_over(self, collection: ServedCollection, snapshot: SegmentSnapshot) -> None:
         """Serve the results of background work. To be called by who has the turn."""
         if snapshot is collection.served.snapshot:
             return
         collection.serve(snapshot)
         await self._sweep(collection)
 
-    async def _released(self, collection: _Collection, version: _Version) -> None:
-        version.readers -= 1
-        if not version.readers and version is not collection.served:
-            collection.held.remove(version)
-            await self._swept(collection)
-
-    async def _swept(self, collection: _Collection) -> None:
+    async def _swept(self, collection: ServedCollection) -> None:
         async with collection.turn:
             if not collection.gone.is_set() and not self._closing.is_set():
                 await self._sweep(collection)
 
-    async def _sweep(self, collection: _Collection) -> None:
+    async def _sweep(self, collection: ServedCollection) -> None:
         """Remove what no version needs. To be called by who has the turn."""
         with suppress(Fenced):  # what was published before is; the rest is another's now
             await self._pool.run(collection.writer.directory.sweep, collection.kept)
         self._sweep_in_time(collection)
 
-    def _sweep_in_time(self, collection: _Collection) -> None:
+    def _sweep_in_time(self, collection: ServedCollection) -> None:
         """Have versions removed whose time will be over, even if nothing is written until then."""
         if not collection.replaced or collection.timer is not None:
             return
