@@ -277,9 +277,7 @@ def catalogue() -> list[Listed]:
     for line in (ROOT / "docs" / "operate" / "telemetry.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("### "):
             service = line.removeprefix("### ")
-        row = re.fullmatch(
-            r"\| `([\w.]+)`(\*?) \| [^|]* \| (?:histogram|counter|gauge) \|.*\| `(\w+)` \|.*", line
-        )
+        row = re.fullmatch(r"\| `([\w.]+)`(\*?)<br>`(\w+)` \| (?:histogram|counter|gauge)\b.*", line)
         if row is not None:
             rows.append(Listed(service, row[1], row[3], not row[2]))
     return rows

@@ -9,7 +9,7 @@ from typing import Final
 from evenmesh_generator.triton.python_models import metrics as triton
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "operate" / "telemetry.md"
-_ROW: Final = re.compile(r"^\| `([a-z_.]+)`\*? \|[^|]*\| (\w+) \| ([^|]*) \| `(\w+)` \|", re.MULTILINE)
+_ROW: Final = re.compile(r"^\| `[a-z_.]+`\*?<br>`(\w+)` \| (\w+)[^|]* \| ([^|]*)\|", re.MULTILINE)
 _CALL: Final = {"rpc_system", "rpc_service", "rpc_method", "rpc_grpc_status_code", "evenmesh_deadline"}
 _MODEL: Final = {"gen_ai_provider_name", "evenmesh_generator_engine"}
 
@@ -17,7 +17,7 @@ _MODEL: Final = {"gen_ai_provider_name", "evenmesh_generator_engine"}
 def catalogue() -> dict[str, set[str]]:
     """Labels of every series by name; a histogram is three."""
     found: dict[str, set[str]] = {}
-    for _, kind, attributes, name in _ROW.findall(_PAGE.read_text(encoding="utf-8")):
+    for name, kind, attributes in _ROW.findall(_PAGE.read_text(encoding="utf-8")):
         labels = {one.strip().replace(".", "_") for one in re.split(r"[,…]", attributes) if one.strip()}
         if "as above" in attributes:
             labels |= _CALL
