@@ -142,13 +142,10 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.ListEnsemblesRequest, context: Context
     ) -> pb.ListEnsemblesResponse:
         """Return the ensembles of the settings, and the sources that expressions can name."""
-        known = self._defaults.ensembles
-        found = {name: known.get(name) for name in known.names}
         return pb.ListEnsemblesResponse(
             ensembles=[
                 pb.ConfiguredEnsemble(name=name, members=one.members)
-                for name, one in found.items()
-                if one is not None
+                for name, one in self._defaults.ensembles.items()
             ],
             sources=self._defaults.sources.names,
         )

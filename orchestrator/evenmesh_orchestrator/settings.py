@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -10,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_orchestrator.conversations.conversation import Limits
-from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
+from evenmesh_orchestrator.ensembles.definitions import Ensemble, EnsembleDefinition, read_ensembles
 from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 
 
@@ -149,9 +150,9 @@ class OrchestratorSettings(ServiceSettings):
         self.ensemble_registry()
         return self
 
-    def ensemble_registry(self) -> Ensembles:
+    def ensemble_registry(self) -> Mapping[str, Ensemble]:
         """Return the ensembles with their weights loaded."""
-        return Ensembles(self.ensembles, self.source_catalogue())
+        return read_ensembles(self.ensembles, self.source_catalogue())
 
     def source_catalogue(self) -> SourceCatalogue:
         """Return the sources that expressions can name."""

@@ -7,7 +7,7 @@ import pytest
 
 from evenmesh import Client
 from evenmesh_lab.files import read_ensemble
-from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, read_ensembles
 from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from evenmesh_studies import demo
 from tests.integration.conftest import SOURCES, RunningMesh
@@ -80,12 +80,11 @@ def test_a_killed_study_ends_as_one_that_was_not(
 
     # The weights are such as an orchestrator takes for its ensembles.
     written = json.loads((whole / "report" / "ensembles.json").read_text())
-    ensembles = Ensembles(
+    ensembles = read_ensembles(
         {name: EnsembleDefinition.model_validate(one) for name, one in written.items()},
         SourceCatalogue({name: SourceDefinition.model_validate(one) for name, one in SOURCES.items()}),
     )
-    ensemble = ensembles.get("eor")
-    assert ensemble is not None
+    ensemble = ensembles["eor"]
     assert ensemble.members == MEMBERS
     assert set(ensemble.vote("questions").similarities) == {"token_f1", "containment_em"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -28,7 +28,6 @@ from evenmesh_orchestrator.ensembles.definitions import (
     MAX_MEMBERS,
     MIN_MEMBERS,
     Ensemble,
-    Ensembles,
     equal_weights,
 )
 from evenmesh_orchestrator.expressions.parser import ExpressionError
@@ -86,7 +85,7 @@ class Defaults:
     collection: str
     reranker: str
     sources: SourceCatalogue = field(default_factory=SourceCatalogue)
-    ensembles: Ensembles = field(default_factory=Ensembles)
+    ensembles: Mapping[str, Ensemble] = field(default_factory=dict)
 
 
 def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
@@ -292,14 +291,14 @@ def _expression(request: pb.AskRequest, sources: SourceCatalogue) -> ResolvedExp
     return expression
 
 
-def _ensemble(request: pb.AskRequest, ensembles: Ensembles) -> Ensemble:
+def _ensemble(request: pb.AskRequest, ensembles: Mapping[str, Ensemble]) -> Ensemble:
     asked = request.ensemble
     if bool(asked.name) == bool(asked.expressions):
         raise InvalidField("ensemble", "must have either a name or expressions")
     if asked.name:
         ensemble = ensembles.get(_name("ensemble.name", asked.name))
         if ensemble is None:
-            known = f"it has {', '.join(ensembles.names)}" if ensembles.names else "it has none"
+            known = f"it has {', '.join(ensembles)}" if ensembles else "it has none"
             raise InvalidField("ensemble.name", f"the orchestrator has no ensemble {asked.name!r}; {known}")
         return ensemble
     members = tuple(asked.expressions)

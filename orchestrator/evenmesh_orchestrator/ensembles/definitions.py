@@ -84,8 +84,10 @@ class Ensemble:
         return self.by_task.get(task) or self.by_task[ANY_TASK]
 
 
-class Ensembles:
-    """The ensembles of the settings.
+def read_ensembles(
+    definitions: Mapping[str, EnsembleDefinition], sources: SourceCatalogue
+) -> Mapping[str, Ensemble]:
+    """Return the ensembles of the settings by name, names ascending.
 
     Args:
         definitions: by name.
@@ -95,25 +97,7 @@ class Ensembles:
         ValueError: an expression cannot be run, or a file of weights is invalid or belongs to other members.
             The message names the ensemble.
     """
-
-    def __init__(
-        self,
-        definitions: Mapping[str, EnsembleDefinition] | None = None,
-        sources: SourceCatalogue | None = None,
-    ) -> None:
-        known = sources or SourceCatalogue()
-        self._ensembles = {
-            name: _ensemble(name, definition, known) for name, definition in (definitions or {}).items()
-        }
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Their names, ascending."""
-        return tuple(sorted(self._ensembles))
-
-    def get(self, name: str) -> Ensemble | None:
-        """Return an ensemble by name; None if it does not exist."""
-        return self._ensembles.get(name)
+    return dict(sorted((name, _ensemble(name, one, sources)) for name, one in definitions.items()))
 
 
 def equal_weights(members: tuple[str, ...]) -> Ensemble:

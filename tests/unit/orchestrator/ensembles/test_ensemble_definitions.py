@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from evenmesh_core.ensemble import vote
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, read_ensemble
-from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles, equal_weights
+from evenmesh_orchestrator.ensembles.definitions import (
+    Ensemble,
+    EnsembleDefinition,
+    equal_weights,
+    read_ensembles,
+)
 from evenmesh_orchestrator.ensembles.votes import LocalVoteSession
 from evenmesh_orchestrator.ports import VoteState
 from tests.unit.orchestrator.fakes import SOURCES
@@ -40,19 +46,18 @@ def _weights(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def _ensembles(**definition: Any) -> Ensembles:
-    return Ensembles({"hub": EnsembleDefinition(members=MEMBERS, **definition)}, SOURCES)
+def _ensembles(**definition: Any) -> Mapping[str, Ensemble]:
+    return read_ensembles({"hub": EnsembleDefinition(members=MEMBERS, **definition)}, SOURCES)
 
 
-def _read(ensembles: Ensembles | None = None, **request: Any) -> Any:
+def _read(ensembles: Mapping[str, Ensemble] | None = None, **request: Any) -> Any:
     asked = {"question": "Which river?"} | request
-    defaults = Defaults("demo", "rankrag", SOURCES, ensembles or Ensembles())
+    defaults = Defaults("demo", "rankrag", SOURCES, ensembles or {})
     return read_ensemble(pb.AskRequest(**asked), defaults)
 
 
 def test_weights_are_of_the_task(tmp_path: Path) -> None:
-    ensemble = _ensembles(weights={"qa": _weights(tmp_path)}, pooling="max").get("hub")
-    assert ensemble is not None
+    ensemble = _ensembles(weights={"qa": _weights(tmp_path)}, pooling="max")["hub"]
     assert tuple(ensemble.vote("other").retriever_weights) == (1.0,) * 4
     vote = ensemble.vote("qa")
     # The file has the members in another order.
@@ -63,8 +68,7 @@ def test_weights_are_of_the_task(tmp_path: Path) -> None:
 
 
 def test_weights_for_any_task_hold_where_a_task_has_none(tmp_path: Path) -> None:
-    ensemble = _ensembles(weights={"*": _weights(tmp_path)}).get("hub")
-    assert ensemble is not None
+    ensemble = _ensembles(weights={"*": _weights(tmp_path)})["hub"]
     assert tuple(ensemble.vote("whatever").retriever_weights) == (0.4, 0.3, 0.2, 0.1)
 
 
@@ -105,7 +109,7 @@ def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path: Path) -> None
 )
 def test_members_that_cannot_be_run_are_refused(members: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Ensembles({"hub": EnsembleDefinition(members=members)}, SOURCES)
+        read_ensembles({"hub": EnsembleDefinition(members=members)}, SOURCES)
 
 
 def test_an_ask_names_an_ensemble(tmp_path: Path) -> None:
@@ -159,7 +163,9 @@ def test_members_share_the_labels() -> None:
 
 
 @pytest.mark.parametrize(("ensembles", "has"), [(None, "it has none"), (_ensembles(), "it has hub")])
-def test_an_unknown_ensemble_names_those_there_are(ensembles: Ensembles | None, has: str) -> None:
+def test_an_unknown_ensemble_names_those_there_are(
+    ensembles: Mapping[str, Ensemble] | None, has: str
+) -> None:
     with pytest.raises(InvalidField) as caught:
         _read(ensembles, ensemble={"name": "mixed"})
     assert caught.value.message == f"the orchestrator has no ensemble 'mixed'; {has}"
@@ -172,8 +178,7 @@ def test_the_vote_is_written_for_the_evaluator() -> None:
         threshold=0.7,
         retriever_filter=0.2,
         drop_filtered=True,
-    ).get("hub")
-    assert ensemble is not None
+    )["hub"]
     start = codec.vote_start(ensemble.vote("qa")).start
     assert (start.num_answers, list(start.vote.retriever_weights)) == (4, [1.0] * 4)
     assert (list(start.vote.similarities), list(start.vote.similarity_weights)) == (

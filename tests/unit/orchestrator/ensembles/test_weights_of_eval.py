@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from evenmesh.commands import main
-from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, read_ensembles
 from tests.unit.orchestrator.fakes import SOURCES
 
 MEMBERS = ("Wiki@10", "SE@RR@5&Wiki@5@CP", "ReFree")
@@ -24,13 +24,12 @@ def test_a_tuned_vote_is_a_file_of_weights(tmp_path: Path) -> None:
     arguments = ["eval", "vote", str(answers), "--tune", str(answers), "--json", str(weights)]
     assert main([*arguments, "--similarity", "token_f1", "--similarity", "containment_em"]) == 0
 
-    ensembles = Ensembles(
+    ensembles = read_ensembles(
         {"hub": EnsembleDefinition(members=tuple(reversed(MEMBERS)), weights={"qa": weights})}, SOURCES
     )
 
     written = json.loads(weights.read_text())
-    ensemble = ensembles.get("hub")
-    assert ensemble is not None
+    ensemble = ensembles["hub"]
     vote = ensemble.vote("qa")
     assert list(vote.similarities) == ["token_f1", "containment_em"]
     assert list(vote.retriever_weights) == list(reversed(written["retriever_weights"]))
