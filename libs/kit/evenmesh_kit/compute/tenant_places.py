@@ -32,12 +32,12 @@ class _Line:
 
 
 class TenantPlaces:
-    """Bounds the requests that run at a server of another project. For one event loop.
+    """Bounds the requests that run at a database, or at a server of another project. For one event loop.
 
     Of the tenants that wait, the one that holds fewest places is next, of equals the one that got its last
     place first; each tenant's requests begin in the order of their arrival. An authenticated tenant holds at
     most its share of the places, so that another one finds one however long its requests take; of a single
-    place it has all.
+    place it has all. What runs for no caller waits like a tenant of its own.
 
     Args:
         places: most requests at a time, [1, inf).
@@ -76,8 +76,9 @@ class TenantPlaces:
         """
         budget_s = deadline.budget(margin_s=self._margin_s)
         caller = callers.current()
-        most = self._places if caller is callers.ANYONE else self._share
-        line = self._lines.setdefault(caller.tenant, _Line(most))
+        # No tenant has an empty name.
+        tenant, most = ("", self._places) if caller is callers.ANYONE else (caller.tenant, self._share)
+        line = self._lines.setdefault(tenant, _Line(most))
         turn = asyncio.get_running_loop().create_future()
         line.waiting.append(turn)
         self._admit()

@@ -17,18 +17,21 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import Unavailable
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
 from evenmesh_kit.storage.migrations import Schema
 from evenmesh_kit.storage.postgresql_url import for_driver
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
 
 CONNECTIONS: Final = 15
-"""Most connections that a process has to one PostgreSQL database; callers beyond wait for one."""
+"""Most connections that a process has to one database; callers beyond wait for one, tenants in turns."""
 ROW_ID: Final = BigInteger().with_variant(Integer, "sqlite")
 """Type of a key that the database numbers itself; SQLite does so only in an INTEGER key."""
 
 _KEPT: Final = 5  # of them open while nobody needs them
+_READERS_SHARE: Final = 0.5
 _WRITES: Final = "evenmesh_writes"
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
@@ -63,6 +66,10 @@ class SqlDatabase:
     which two could do forever, and rows become visible in the order of their sequence numbers, so a reader
     that has read up to one has missed none before it.
 
+    Within a process one transaction writes at a time and one less than the connections read; no tenant has
+    more than half of these. Callers wait for their turn, tenants in turns, and at most until their deadline.
+    So no block that reads or writes may begin another one.
+
     In PostgreSQL a writing transaction is READ COMMITTED whatever the server's default is: its statements see
     what the writer before it committed. A snapshot would be older than the lock, and fail at what it missed.
     A reading one is REPEATABLE READ: all that it reads is of one moment, as in SQLite. A process that stops
@@ -92,6 +99,8 @@ class SqlDatabase:
         # A key of this store's own: several stores may share a PostgreSQL database.
         digest = hashlib.sha256(schema.version_table.encode()).digest()
         self._lock_key = int.from_bytes(digest[:8], "big", signed=True)
+        self._readers = TenantPlaces(CONNECTIONS - 1, share=_READERS_SHARE, where=self._what)
+        self._writers = TenantPlaces(1, share=1.0, where=self._what)
         self._reader: AsyncEngine | None = None
         self._writer: AsyncEngine | None = None
         self._revision: str | None = None
@@ -151,10 +160,12 @@ class SqlDatabase:
 
         Raises:
             Unavailable: the database cannot be reached, or failed.
+            DeadlineExceeded: its turn did not come in time.
         """
-        with self._failures():
-            async with self._opened(self._reader).connect() as connection:
-                yield connection
+        async with self._readers.hold(deadline.current()):
+            with self._failures():
+                async with self._opened(self._reader).connect() as connection:
+                    yield connection
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -163,8 +174,9 @@ class SqlDatabase:
         Raises:
             Unavailable: the database cannot be reached, or failed; or another version of evenmesh has
             migrated it since (reason ``STORE_VERSION``).
+            DeadlineExceeded: its turn did not come in time.
         """
-        async with self._transaction() as connection:
+        async with self._writers.hold(deadline.current()), self._transaction() as connection:
             found = await connection.run_sync(self._schema.revision)
             if found != self._revision:
                 raise Unavailable(
