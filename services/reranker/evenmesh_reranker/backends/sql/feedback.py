@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import BigInteger, Subquery, Text, and_, bindparam, delete, func, select, type_coerce, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.schema import Column
 
 from evenmesh_kit.storage.sql import chunks, now_us
 from evenmesh_reranker.backends.sql.database import Database, agent_id
@@ -96,9 +98,7 @@ class SqlFeedbackStore:
             if rows:
                 await _write_tenants(connection, tenants)
                 await connection.execute(FEEDBACK.insert(), rows)
-            for state in states.values():
-                if state.changed:
-                    await self._settle(connection, state, now)
+            await self._settle(connection, [one for one in states.values() if one.changed], now)
         return outcomes
 
     async def find(self, batch: Sequence[Feedback]) -> Sequence[Outcome | None]:
@@ -295,48 +295,95 @@ class SqlFeedbackStore:
         tenant.bytes += one.size
         return Outcome(RecordStatus.STORED, flag)
 
-    async def _settle(self, connection: AsyncConnection, state: _AgentState, now: int) -> None:
-        """Flag earlier feedback that a batch contradicts or that joins a constant run; store the state."""
+    async def _settle(self, connection: AsyncConnection, states: Sequence[_AgentState], now: int) -> None:
+        """Flag earlier feedback that a batch contradicts or that joins a constant run; store the states."""
         columns = FEEDBACK.c
-        unflagged = and_(columns.agent_id == state.id, columns.flag == Flag.NONE)
-        for part in chunks(sorted(state.contradicted)):
-            found = await connection.execute(
+        by_id = {state.id: state for state in states}
+        pairs = [(state.id, judged) for state in states for judged in sorted(state.contradicted)]
+        if pairs:
+            given = _listed(connection, pairs, columns.agent_id, columns.judged)
+            here = and_(columns.agent_id == given.c.agent_id, columns.judged == given.c.judged)
+            counts = (
+                select(columns.agent_id, func.count())
+                .join_from(given, FEEDBACK, here)
+                .where(columns.flag == Flag.NONE)
+                .group_by(columns.agent_id)
+            )
+            for number, count in await connection.execute(counts):
+                by_id[number].flagged += count
+            of_pairs = select(columns.sequence).join_from(given, FEEDBACK, here)
+            await connection.execute(
                 update(FEEDBACK)
-                .where(unflagged, columns.judged.in_(part))
+                .where(columns.sequence.in_(of_pairs), columns.flag == Flag.NONE)
                 .values(flag=int(Flag.CONTRADICTION))
             )
-            state.flagged += found.rowcount
-        for value, stored in state.runs:
-            # The run began before it was long enough to flag: flag all of it. Others may have come since.
-            newest = (
-                select(columns.sequence)
-                .where(columns.agent_id == state.id)
-                .order_by(columns.sequence.desc())
-                .limit(self._rules.constant_run)
-                .offset(state.stored - stored)
-            )
-            found = await connection.execute(
-                update(FEEDBACK)
-                .where(unflagged, columns.usefulness == value, columns.sequence.in_(newest))
-                .values(flag=int(Flag.CONSTANT))
-            )
-            state.flagged += found.rowcount
-        await connection.execute(
-            update(AGENTS)
-            .where(AGENTS.c.id == state.id)
-            .values(
-                stored=state.stored,
-                flagged=state.flagged,
-                usefulness=state.usefulness,
-                day=state.day,
-                today=state.today,
-                last_feedback_at_us=now,
-                value=state.conduct.value,
-                run=state.conduct.run,
-                judged_again=state.conduct.judged_again,
-                contradicted=state.conduct.contradicted,
-            )
-        )
+        for state in states:
+            for value, stored in state.runs:
+                # The run began before it was long enough to flag: flag all of it. Others may have come since.
+                newest = (
+                    select(columns.sequence)
+                    .where(columns.agent_id == state.id)
+                    .order_by(columns.sequence.desc())
+                    .limit(self._rules.constant_run)
+                    .offset(state.stored - stored)
+                )
+                unflagged = and_(columns.agent_id == state.id, columns.flag == Flag.NONE)
+                found = await connection.execute(
+                    update(FEEDBACK)
+                    .where(unflagged, columns.usefulness == value, columns.sequence.in_(newest))
+                    .values(flag=int(Flag.CONSTANT))
+                )
+                state.flagged += found.rowcount
+        rows = [_agent_row(state, now) for state in states]
+        if rows:
+            changes = {name: bindparam(f"new_{name}") for name in rows[0]}
+            values = [{f"new_{name}": value for name, value in row.items()} for row in rows]
+            this = AGENTS.c.id == changes.pop("id")
+            await connection.execute(update(AGENTS).where(this).values(changes), values)
+
+
+def _agent_row(state: _AgentState, now: int) -> dict[str, Any]:
+    """Return what changes in the row of an agent, and its number as ``id``."""
+    return {
+        "id": state.id,
+        "stored": state.stored,
+        "flagged": state.flagged,
+        "usefulness": state.usefulness,
+        "day": state.day,
+        "today": state.today,
+        "last_feedback_at_us": now,
+        "value": state.conduct.value,
+        "run": state.conduct.run,
+        "judged_again": state.conduct.judged_again,
+        "contradicted": state.conduct.contradicted,
+    }
+
+
+def _listed(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]], *like: Column[Any]) -> Subquery:
+    """Return rows as a table to join: one statement for all, in which each row is found by an index.
+
+    SQLite reads the whole table for pairs after ``IN``.
+
+    Args:
+        connection: where it is used.
+        rows: [n], of texts and numbers, one for each column.
+        like: columns of the names and types of its columns.
+    """
+    if connection.dialect.name == "sqlite":
+        each = func.json_each(json.dumps(rows)).table_valued("value", name="each")
+        found = (func.json_extract(each.c.value, f"$[{at}]") for at in range(len(like)))
+        typed = [type_coerce(one, of.type).label(of.name) for one, of in zip(found, like, strict=True)]
+        return select(*typed).subquery("given")
+    types = [BigInteger() if isinstance(of.type, BigInteger) else Text() for of in like]
+    arrays = [
+        bindparam(None, list(one), type_=ARRAY(type_))
+        for one, type_ in zip(zip(*rows, strict=True), types, strict=True)
+    ]
+    names = [f"c{at}" for at in range(len(like))]
+    each = func.unnest(*arrays).table_valued(*names, name="each").render_derived()
+    return select(*(each.c[name].label(of.name) for name, of in zip(names, like, strict=True))).subquery(
+        "given"
+    )
 
 
 async def _delete(connection: AsyncConnection, rows: Sequence[Any]) -> None:
@@ -385,25 +432,24 @@ async def _write_tenants(connection: AsyncConnection, tenants: Mapping[str, _Ten
 
 
 async def _known_agents(connection: AsyncConnection, agents: Iterable[Agent]) -> dict[Agent, _AgentState]:
-    by_task: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for agent in agents:
-        by_task[agent.tenant, agent.task_id].append(agent.model_id)
-    states = {}
+    names = [(one.tenant, one.task_id, one.model_id) for one in agents]
+    states: dict[Agent, _AgentState] = {}
+    if not names:
+        return states
     columns = AGENTS.c
-    for (tenant, task_id), model_ids in by_task.items():
-        for part in chunks(model_ids):
-            here = and_(columns.tenant == tenant, columns.task_id == task_id, columns.model_id.in_(part))
-            for row in await connection.execute(select(AGENTS).where(here)):
-                states[Agent(row.task_id, row.model_id, row.tenant)] = _AgentState(
-                    id=row.id,
-                    registered=row.registered_at_us is not None,
-                    stored=row.stored,
-                    flagged=row.flagged,
-                    usefulness=row.usefulness,
-                    day=row.day,
-                    today=row.today,
-                    conduct=JudgingHistory(row.value, row.run, row.judged_again, row.contradicted),
-                )
+    given = _listed(connection, names, columns.tenant, columns.task_id, columns.model_id)
+    here = and_(*(columns[one.name] == one for one in given.c))
+    for row in await connection.execute(select(AGENTS).join_from(given, AGENTS, here)):
+        states[Agent(row.task_id, row.model_id, row.tenant)] = _AgentState(
+            id=row.id,
+            registered=row.registered_at_us is not None,
+            stored=row.stored,
+            flagged=row.flagged,
+            usefulness=row.usefulness,
+            day=row.day,
+            today=row.today,
+            conduct=JudgingHistory(row.value, row.run, row.judged_again, row.contradicted),
+        )
     return states
 
 
@@ -412,23 +458,28 @@ async def _read_known(
 ) -> None:
     """Read what is stored for a batch: the digests of its ids, and earlier judgements."""
     columns = FEEDBACK.c
-    items: dict[Agent, list[Feedback]] = defaultdict(list)
-    for one in batch:
-        items[one.agent].append(one)
-    for agent, state in states.items():
-        here = columns.agent_id == state.id
-        for ids in chunks(list({one.id for one in items[agent]})):
-            rows = await connection.execute(
-                select(columns.id, columns.digest).where(here, columns.id.in_(ids))
-            )
-            state.digests.update((id_, bytes(digest)) for id_, digest in rows)
-        for keys in chunks(list({one.judged for one in items[agent]})):
-            ranges = await connection.execute(
-                select(columns.judged, func.min(columns.usefulness), func.max(columns.usefulness))
-                .where(here, columns.judged.in_(keys))
-                .group_by(columns.judged)
-            )
-            state.judged.update((judged, (low, high)) for judged, low, high in ranges)
+    by_id = {state.id: state for state in states.values()}
+    items = [(states[one.agent].id, one) for one in batch if one.agent in states]
+    if not items:
+        return
+    given = _listed(
+        connection, list({(number, one.id) for number, one in items}), columns.agent_id, columns.id
+    )
+    here = and_(columns.agent_id == given.c.agent_id, columns.id == given.c.id)
+    stored = select(columns.agent_id, columns.id, columns.digest).join_from(given, FEEDBACK, here)
+    for number, id_, digest in await connection.execute(stored):
+        by_id[number].digests[id_] = bytes(digest)
+    pairs = list({(number, one.judged) for number, one in items})
+    given = _listed(connection, pairs, columns.agent_id, columns.judged)
+    here = and_(columns.agent_id == given.c.agent_id, columns.judged == given.c.judged)
+    keys = (columns.agent_id, columns.judged)
+    ranges = (
+        select(*keys, func.min(columns.usefulness), func.max(columns.usefulness))
+        .join_from(given, FEEDBACK, here)
+        .group_by(*keys)
+    )
+    for number, judged, low, high in await connection.execute(ranges):
+        by_id[number].judged[judged] = low, high
 
 
 def _replayed(one: Feedback, state: _AgentState) -> Outcome | None:
