@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from evenmesh_core.errors import InvalidInput
+from evenmesh_kit.compute import idle_memory
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs, tokens
 from evenmesh_reranker.ports import Row
@@ -225,8 +226,10 @@ def learn(
                     on_step(len(losses), steps, losses[-1])
                 stopped = stop()
                 due = stopped or len(losses) == steps or len(losses) % options.checkpoint_every == 0
-                if checkpoint is not None and due:
-                    _save(checkpoint, identity, parameters, optimizer, losses)
+                if due:
+                    if checkpoint is not None:
+                        _save(checkpoint, identity, parameters, optimizer, losses)
+                    idle_memory.give_back_freed()
     finally:
         model.eval()
     return Learned(len(losses), tuple(losses), len(losses) == steps)

@@ -23,6 +23,7 @@ from accelerate.utils import gather_object
 from torch.utils.tensorboard.writer import SummaryWriter
 from tqdm import tqdm
 
+from evenmesh_kit.compute import idle_memory
 from evenmesh_kit.compute.placement import multiplies_bfloat16
 from evenmesh_lab.files.cells import inert
 from evenmesh_training.rankrag import checkpoints, evaluation, record
@@ -181,6 +182,7 @@ class Trainer:
                 stop = self._stop_requested()
                 if last or stop or (step + 1) % self._stage.checkpoint_every == 0:
                     self._checkpoint()
+                    idle_memory.give_back_freed()
                 if stop and not last:
                     return TrainingResult(step + 1, complete=False, measures=measures)
                 if self._evaluates(step + 1):

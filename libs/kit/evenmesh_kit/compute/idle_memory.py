@@ -41,6 +41,14 @@ def give_back() -> None:
             for file in list(_clean_files()):
                 for array in arrays:
                     _advise(_shared(file, array))
+    give_back_freed()
+
+
+def give_back_freed() -> None:
+    """Give back what was freed; this takes milliseconds.
+
+    glibc keeps it by thread, and a training, whose sizes vary from step to step, leaves gigabytes there.
+    """
     # glibc has it, other C libraries do not.
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

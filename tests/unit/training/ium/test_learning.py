@@ -13,6 +13,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from evenmesh_core.errors import InvalidInput
+from evenmesh_kit.compute import idle_memory
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
 from evenmesh_training.ium import learning
@@ -241,6 +242,18 @@ def test_the_seed_decides(folder: Path) -> None:
         ends.append(_state(model))
     assert _same(ends[0], ends[1])
     assert not _same(ends[0], ends[2])
+
+
+def test_what_was_freed_is_given_back_at_each_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The C library keeps what steps of other sizes freed, by thread: gigabytes after a few rounds."""
+    given_back: list[int] = []
+    steps: list[int] = []
+    monkeypatch.setattr(idle_memory, "give_back_freed", lambda: given_back.append(len(steps)))
+    tokenizer, model = _fresh(folder)
+    learn(tokenizer, model, _opposite(), OPTIONS, on_step=lambda *_: steps.append(1))
+    assert given_back == [*range(2, 16, 2), 15]
 
 
 def _fields(options: Options) -> dict[str, Any]:
