@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from evenmesh_gateway.calls import Call, CallReader
+from evenmesh_gateway.calls import CallReader
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.bodies import timely
 from evenmesh_gateway.http.web import GatewayRoute
-from evenmesh_gateway.methods import PublicMethod
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -88,10 +87,7 @@ class AgentRoutes:
         from evenmesh_gateway.agents.tools import agent_server
 
         return StreamableHTTPSessionManager(
-            app=agent_server(self._forwarder, self._enter)._lowlevel_server,
+            app=agent_server(self._forwarder, self._call_reader.call)._lowlevel_server,
             stateless=True,
             max_request_body_size=_MAX_BODY_BYTES,
         )
-
-    async def _enter(self, headers: Mapping[str, str], method: PublicMethod) -> Call:
-        return await self._call_reader.call(headers, method)

@@ -104,7 +104,7 @@ def listing(asked: EmbeddingRequest, replies: Sequence[pb.EmbedResponse]) -> dic
     """Return the vectors of all calls, in the order of the texts."""
     found = [one for reply in replies for one in reply.embeddings]
     tokens = sum(one.tokens for one in found)
-    written = _base64 if asked.encoding_format == "base64" else _numbers
+    written = _base64 if asked.encoding_format == "base64" else list
     return {
         "object": "list",
         "data": [
@@ -126,10 +126,6 @@ def memory_of(asked: EmbeddingRequest, first: pb.EmbedResponse) -> int:
 def _call(asked: EmbeddingRequest) -> pb.EmbedRequest:
     model = "" if asked.model == DEFAULT else asked.model
     return pb.EmbedRequest(kind=_KINDS[asked.input_type], model=model, dimension=asked.dimensions)
-
-
-def _numbers(values: Sequence[float]) -> list[float]:
-    return list(values)
 
 
 def _base64(values: Sequence[float]) -> str:
