@@ -101,7 +101,7 @@ def system_exposure(
     """
     n = count("n_items", n_items)
     if _is_float_vector(rankings):
-        return _inclusion_exposure("rankings", rankings, n, browsing)
+        return _inclusion_exposure(rankings, n, browsing)
     matrix = rankings_array("rankings", rankings, n)
     if probabilities is None:
         return _expected(matrix, n, browsing)
@@ -365,17 +365,17 @@ def _is_float_vector(values: ArrayLike) -> bool:
     return array is not None and array.ndim == 1 and array.dtype.kind == "f"
 
 
-def _inclusion_exposure(name: str, values: ArrayLike, n: int, browsing: BrowsingModel) -> FloatArray:
-    inclusion = float_array(name, values, low=0.0, high=1.0 + 1e-9)
+def _inclusion_exposure(values: ArrayLike, n: int, browsing: BrowsingModel) -> FloatArray:
+    inclusion = float_array("rankings", values, low=0.0, high=1.0 + 1e-9)
     if len(inclusion) != n:
-        raise InvalidInput(f"len({name})", len(inclusion), f"{n}, the number of items")
+        raise InvalidInput("len(rankings)", len(inclusion), f"{n}, the number of items")
     attention = _attention(browsing, n)
     paid = float(attention.sum())
     if not np.array_equal(attention, np.arange(n) < paid):
         raise InvalidInput("browsing", "not a top-k model", "top_k models, for inclusion probabilities")
     if abs(inclusion.sum() - paid) > 1e-6 * n:
         raise InvalidInput(
-            f"sum({name})", float(inclusion.sum()), f"{paid:g}, the attention paid, or rankings"
+            "sum(rankings)", float(inclusion.sum()), f"{paid:g}, the attention paid, or rankings"
         )
     return np.minimum(inclusion, 1.0)
 

@@ -201,12 +201,12 @@ def bootstrap_over_queries(
     draws = generator(rng)
     points_of, _ = _group(queries)
 
-    def of_queries(sample: IntArray) -> tuple[float]:
-        return (float(statistic(np.concatenate([points_of[query] for query in sample.tolist()]))),)
+    def of_queries(sample: IntArray) -> float:
+        return float(statistic(np.concatenate([points_of[query] for query in sample.tolist()])))
 
     value = float(statistic(np.arange(len(queries))))
-    resamples, left_out = _distributions(len(points_of), of_queries, 1, plan, draws)
-    return plan.interval(value, resamples[:, 0], left_out[:, 0], len(points_of), 0)
+    resamples, left_out = _distributions(len(points_of), of_queries, plan, draws)
+    return plan.interval(value, resamples, left_out, len(points_of), 0)
 
 
 def tradeoff_intervals(
@@ -510,20 +510,19 @@ def _group(queries: Sequence[Hashable]) -> tuple[list[IntArray], IntArray]:
 
 def _distributions(
     queries: int,
-    statistics: Callable[[IntArray], Sequence[float]],
-    number_of_statistics: int,
+    statistic: Callable[[IntArray], float],
     plan: _Plan,
     rng: np.random.Generator,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return statistics of each resample [B, S], and without each query [Q, S] if the method needs them."""
-    nothing = np.empty((0, number_of_statistics))
+    """Return a statistic of each resample [B], and without each query [Q] if the method needs it."""
+    nothing = np.empty(0)
     if queries < 2:
         return nothing, nothing
-    resamples = np.array([statistics(rng.integers(0, queries, queries)) for _ in range(plan.num_resamples)])
+    resamples = np.array([statistic(rng.integers(0, queries, queries)) for _ in range(plan.num_resamples)])
     if plan.method == "percentile":
         return resamples, nothing
     everyone = np.arange(queries)
-    return resamples, np.array([statistics(np.delete(everyone, query)) for query in range(queries)])
+    return resamples, np.array([statistic(np.delete(everyone, query)) for query in range(queries)])
 
 
 def _count_distributions(
@@ -534,7 +533,7 @@ def _count_distributions(
     rng: np.random.Generator,
     check: Callable[[], None] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return :func:`_distributions` of statistics of how often each query is drawn.
+    """Return :func:`_distributions` of several statistics of how often each query is drawn.
 
     ``statistics`` takes counts [B, Q] of resamples to [B, S]. The draws are those of :func:`_distributions`.
     """

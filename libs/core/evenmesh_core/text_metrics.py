@@ -102,7 +102,7 @@ def absolute_error(prediction: str, reference: str) -> float:
     Raises:
         InvalidInput: a reference that is no finite number, or something that is not a text.
     """
-    truth = _rating("reference", reference)
+    truth = _reference_rating(reference)
     return abs(truth - parse_rating(prediction, truth))
 
 
@@ -262,7 +262,7 @@ class LampMetric:
 
 
 def _lamp3(prediction: str, reference: str) -> float:
-    truth = _rating("reference", reference)
+    truth = _reference_rating(reference)
     return float(lamp3_utility(truth, parse_rating(prediction, truth)))
 
 
@@ -312,13 +312,13 @@ def _references(references: References, name: str = "references") -> Sequence[st
     return [_text(f"{name}[{i}]", reference) for i, reference in enumerate(references)]
 
 
-def _rating(name: str, text: str) -> float:
+def _reference_rating(text: str) -> float:
     try:
-        rating = float(_text(name, text))
+        rating = float(_text("reference", text))
     except ValueError:
         rating = math.nan
     if not math.isfinite(rating):
-        raise InvalidInput(name, text, "a finite number as text")
+        raise InvalidInput("reference", text, "a finite number as text")
     return rating
 
 

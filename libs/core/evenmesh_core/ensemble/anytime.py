@@ -102,7 +102,7 @@ def anytime_vote(
     array = np.asarray(similarity)
     if array.ndim != 3 or array.shape[1:] != known.shape:
         raise InvalidInput("similarity.shape", array.shape, f"[metrics, {len(here)}, {len(here)}]")
-    check_similarity("similarity", array.shape[1:], array.shape[0], metric_weights)
+    check_similarity(array.shape[1:], array.shape[0], metric_weights)
     shares = metric_shares(metric_weights, normalize)
     combined = np.tensordot(shares, float_array("similarity", np.where(known, array, 0.0), ndim=3), axes=1)
     least, most = _bound("low", low, shares), _bound("high", high, shares)

@@ -63,7 +63,7 @@ def vote(
             0, an unknown pooling, or no retriever above the filter.
     """
     array = float_array("similarity", similarity, ndim=3)
-    check_similarity("similarity", array.shape[1:], array.shape[0], metric_weights)
+    check_similarity(array.shape[1:], array.shape[0], metric_weights)
     combined = np.tensordot(metric_shares(metric_weights, normalize), array, axes=1)
     weights = retriever_array(retriever_weights, array.shape[1])
     pooled, scores, winners = tally(
@@ -116,14 +116,14 @@ def check_pooling(pooling: Pooling) -> Pooling:
     return pooling
 
 
-def check_similarity(name: str, square: tuple[int, ...], metrics: int, metric_weights: ArrayLike) -> None:
+def check_similarity(square: tuple[int, ...], metrics: int, metric_weights: ArrayLike) -> None:
     """Check that similarities are square, and that there is a weight for each metric.
 
     Raises:
         InvalidInput: they are not.
     """
     if square[0] != square[1]:
-        raise InvalidInput(f"{name}.shape", square, "as many rows as columns, one of each for each answer")
+        raise InvalidInput("similarity.shape", square, "as many rows as columns, one of each for each answer")
     if np.shape(metric_weights) != (metrics,):
         raise InvalidInput(
             "metric_weights.shape", np.shape(metric_weights), f"{(metrics,)}, one for each metric"
