@@ -377,6 +377,33 @@ async def test_a_call_whose_process_ends_is_made_once_more(code: grpc.StatusCode
     await server.stop(0)
 
 
+@pytest.mark.parametrize(("reason", "made"), [("WEB_UNAVAILABLE", 1), ("MILVUS_UNAVAILABLE", 5)])
+async def test_a_channel_does_not_repeat_a_search_of_the_web(reason: str, made: int) -> None:
+    """It costs money, and of what is sent again all tenants of a channel have one budget."""
+    calls = 0
+
+    async def away(request: Any, context: Any) -> retriever_pb.RetrieveResponse:
+        nonlocal calls
+        calls += 1
+        await statuses.abort(context, Unavailable(reason, "away"))
+        raise AssertionError
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        away,
+        request_deserializer=retriever_pb.RetrieveRequest.FromString,
+        response_serializer=retriever_pb.RetrieveResponse.SerializeToString,
+    )
+    server, port = await _server(evenmesh_retriever_v1_RetrieverService_Retrieve=handler)
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with RetrieverClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        with pytest.raises(Unavailable) as caught:
+            await RetrieverClient(channel).retrieve(
+                replace(ask(), web="searx"), k=5, sampling=None, timeout_s=30
+            )
+    assert (caught.value.reason, calls) == (reason, made)
+    await server.stop(0)
+
+
 async def test_a_search_of_the_web_whose_process_ends_is_not_made_again() -> None:
     calls = 0
 

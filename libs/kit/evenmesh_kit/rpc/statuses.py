@@ -35,6 +35,9 @@ from evenmesh_core.errors import InvalidInput
 # stream.
 _MOST_MESSAGE_BYTES: Final = 800
 _MOST_FIELD_BYTES: Final = 256
+_NOT_REPEATED: Final = frozenset({"WEB_UNAVAILABLE"})
+"""Reasons of UNAVAILABLE for which a channel must not send a call again: a search of the web costs money."""
+_NO_RETRY: Final = ("grpc-retry-pushback-ms", "-1")  # gRFC A6
 _log = logging.getLogger("evenmesh.kit.statuses")
 
 # Statuses of peers outside the mesh (the gRPC runtime, Triton). Their text may hold addresses or internals,
@@ -96,9 +99,12 @@ def item_error(exc: BaseException) -> common_pb2.ItemError:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], exc: BaseException) -> NoReturn:
-    """End the call with the status of ``exc`` and its details."""
+    """End the call with the status of ``exc`` and its details; no channel sends it again if it must not."""
     error = to_mesh_error(exc)
-    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    status: Any = rpc_status.to_status(to_status(error))
+    if error.reason in _NOT_REPEATED:
+        status = status._replace(trailing_metadata=(*status.trailing_metadata, _NO_RETRY))
+    await context.abort_with_status(status)
 
 
 def to_status(error: MeshError) -> status_pb2.Status:
