@@ -11,9 +11,11 @@ from datetime import datetime
 from functools import partial
 from typing import Final, cast
 
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import FailedPrecondition, NotFound, Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tasks import cancel
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.domain import Agent, AllAgents, LearnedModel, Scope
 from evenmesh_reranker.metrics import ServingModel
@@ -119,7 +121,7 @@ class ModelRegistry:
         self._away = False
         self._unreadable = False
         self._failures = 0
-        self._changing = asyncio.Lock()
+        self._changing = TenantPlaces(1, share=1.0, where="the models")
         self._polling: asyncio.Task[None] | None = None
 
     async def start(self, default: LoadedModel | None) -> None:
@@ -193,7 +195,7 @@ class ModelRegistry:
 
     async def register(self, agent: Agent) -> None:
         """Add tokens for an agent to the served model; its scores stay as they are."""
-        async with self._changing:
+        async with self._changing.hold(deadline.current()):
             if agent not in self._known_agents:
                 self._known_agents = [*self._known_agents, agent]
             self._followed.add(agent)
@@ -240,7 +242,7 @@ class ModelRegistry:
                 serve.
             Unavailable: the versions or what is promoted cannot be read or written now.
         """
-        async with self._changing:
+        async with self._changing.hold(deadline.current()):
             await self._look_again()
             if not await self._has(tenant, version):
                 if self._default is None or version != self._default.version:
@@ -267,7 +269,7 @@ class ModelRegistry:
                 changed what serves meanwhile.
             Unavailable: the versions or what is promoted cannot be read or written now.
         """
-        async with self._changing:
+        async with self._changing.hold(deadline.current()):
             await self._look_again()
             before = self._pointer(scope)
             pointer = before.rolled_back()
@@ -300,7 +302,7 @@ class ModelRegistry:
         Raises:
             Unavailable: the versions or what is promoted cannot be read or written now.
         """
-        async with self._changing:
+        async with self._changing.hold(deadline.current()):
             await self._look_again()
             await self._point_at_nothing(agent)
             own = {one.version for one in self._manifests.values() if one.lineage.agent == agent}
@@ -517,7 +519,7 @@ class ModelRegistry:
     async def _poll(self, seen: Hashable) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
-            async with self._changing:
+            async with self._changing.hold(deadline.current()):
                 try:
                     seen = await self._follow(seen)
                     self._away = False

@@ -13,7 +13,8 @@ from typing import NoReturn
 import pytest
 
 from evenmesh.wire.errors import FailedPrecondition, NotFound, Unavailable
-from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller, Role
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.models import registry as registries
 from evenmesh_reranker.models.retention import prune
@@ -115,6 +116,23 @@ async def test_forgetting_an_agent_without_versions_writes_nothing(world: World)
     before = world.store.pointers_stamp()
     assert await world.registry.forget(ANN) == 0
     assert world.store.pointers_stamp() == before
+
+
+async def test_changes_of_tenants_take_turns(world: World) -> None:
+    """Of one that deletes hundreds of agents others would wait for each."""
+    order: list[str] = []
+
+    async def forget(tenant: str, at: int) -> None:
+        callers.enter(Caller(tenant, tenant, frozenset({Role.TRAIN})))
+        await world.registry.forget(Agent("qa", f"model {at}", tenant))
+        order.append(tenant)
+
+    tasks = [asyncio.create_task(forget("greedy", at)) for at in range(20)]
+    tasks.append(asyncio.create_task(forget("polite", 0)))
+    async with asyncio.timeout(30):
+        await asyncio.gather(*tasks)
+    assert order.index("polite") <= 2
+    assert len(order) == 21
 
 
 async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(world: World) -> None:
