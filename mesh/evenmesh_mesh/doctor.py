@@ -321,7 +321,7 @@ def _variables(settings: MeshSettings) -> Finding:
             "variables",
             Level.WARN,
             f"without an effect on `evenmesh up`, which serves this machine alone: {', '.join(ignored)}",
-            "run the services by themselves (docs/operate/deploy.md), or unset them",
+            "run the services by themselves (docs/operate/containers.md), or unset them",
         )
     known = _names_of_settings()
     prefixes = tuple(f"EVENMESH_{name.upper()}_" for name in _SETTINGS)

@@ -71,7 +71,7 @@ def up(
     if ignored := overridden(settings, os.environ):
         screen.note(
             f"{', '.join(ignored)}: without an effect here, as a mesh of one machine sets its own; run the "
-            "services by themselves (docs/operate/deploy.md) where they are to be others",
+            "services by themselves (docs/operate/containers.md) where they are to be others",
             style="yellow",
         )
     if detach:
