@@ -318,7 +318,7 @@ async def _added_to_list() -> float:
     async with _processes(2, port=port):
         target = _listed([f"{host}:{port}" for host in hosts])
         async with connect(target, service=RERANKER) as channel:
-            return await _until_served(channel, 2, port)
+            return await _until_served(channel, port)
 
 
 async def _added_to_dns() -> float:
@@ -327,23 +327,18 @@ async def _added_to_dns() -> float:
     async with _processes(2, port=port, age_s=AGE_S), _dns(["127.0.0.1", "127.0.0.2"]) as names:
         target = f"dns://127.0.0.1:{names.port}/{HOST}:{port}"
         async with connect(target, service=RERANKER) as channel:
-            return await _until_served(channel, 2, port, names, age_s=AGE_S)
+            return await _until_served(channel, port, names, age_s=AGE_S)
 
 
 async def _until_served(
-    channel: grpc.aio.Channel,
-    place: int,
-    port: int,
-    names: _Names | None = None,
-    *,
-    age_s: float | None = None,
+    channel: grpc.aio.Channel, port: int, names: _Names | None = None, *, age_s: float | None = None
 ) -> float:
-    """Return seconds from when a new process serves (and DNS knows it) to its first call."""
-    asked = asyncio.ensure_future(_ask_on(channel, f"process-{place}"))
+    """Return seconds from when a third process serves (and DNS knows it) to its first call."""
+    asked = asyncio.ensure_future(_ask_on(channel, "process-2"))
     await asyncio.sleep(1.0)
-    async with _processes(1, port=port, first=place, age_s=age_s):
+    async with _processes(1, port=port, first=2, age_s=age_s):
         if names is not None:
-            names.addresses = [*names.addresses, f"127.0.0.{1 + place}"]
+            names.addresses = [*names.addresses, "127.0.0.3"]
         began = time.monotonic()
         try:
             return await asyncio.wait_for(asked, START_S) - began

@@ -36,20 +36,20 @@ def path(system: str, seed: int | None = None, depth: int | None = None, folder:
     return folder / f"{system}{of_seed}{'' if depth is None else f'-of-{depth}'}.parquet"
 
 
-def write_worth(rows: Iterable[Mapping[str, Any]], to: Path = WORTH) -> None:
+def write_worth(rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a row for each agent and query: the utility of each candidate alone, in BM25's order."""
-    parquet_rows.write(to, rows, _WORTH)
+    parquet_rows.write(WORTH, rows, _WORTH)
 
 
-def write_in_hybrid(rows: Iterable[Mapping[str, Any]], seed: int, folder: Path = OUT) -> None:
+def write_in_hybrid(rows: Iterable[Mapping[str, Any]], seed: int) -> None:
     """Write a row for each agent and query: the utility of what each of :data:`IN_HYBRID` shows first."""
     columns = [(name, pa.float32()) for name in IN_HYBRID]
-    parquet_rows.write(in_hybrid(seed, folder), rows, pa.schema([_AGENT, ("query", pa.string()), *columns]))
+    parquet_rows.write(in_hybrid(seed), rows, pa.schema([_AGENT, ("query", pa.string()), *columns]))
 
 
-def in_hybrid(seed: int, folder: Path = OUT) -> Path:
+def in_hybrid(seed: int) -> Path:
     """Return the file of a seed with the candidates of an ask without options."""
-    return folder / f"in-hybrid-{seed}.parquet"
+    return OUT / f"in-hybrid-{seed}.parquet"
 
 
 def write_fusions(first_stage: str, seed: int, fusions: Fusions, agents: Sequence[AgentTable]) -> None:
@@ -80,8 +80,3 @@ def write(rows: Iterable[Mapping[str, Any]], to: Path) -> None:
         to: the file.
     """
     parquet_rows.write(to, rows, _FIRST)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file; none where it is not there."""
-    return parquet_rows.read(path)

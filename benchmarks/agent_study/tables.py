@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import compared_agents, csv_rows
+from benchmarks import compared_agents, csv_rows, parquet_rows
 from benchmarks.agent_study import records
 from benchmarks.agent_study.answering import HYBRID
 from benchmarks.agent_study.learning import SEEDS
@@ -96,7 +96,7 @@ def stored(depth: int | None = None) -> tuple[dict[str, dict[int, Values]], dict
     Args:
         depth: candidates that were ranked; None: all.
     """
-    worth = {(row["agent"], row["query"]): row["utilities"] for row in records.read(records.WORTH)}
+    worth = {(row["agent"], row["query"]): row["utilities"] for row in parquet_rows.read(records.WORTH)}
     keys = {name: sorted(key for key in worth if key[0] == name) for name in _NAMES}
     utilities: dict[str, dict[int, Values]] = {
         BM25: {0: {name: np.array([worth[key][0] for key in keys[name]]) for name in _NAMES}},
@@ -108,7 +108,7 @@ def stored(depth: int | None = None) -> tuple[dict[str, dict[int, Values]], dict
         for seed in seeds:
             rows = {
                 (row["agent"], row["query"]): row
-                for row in records.read(records.path(system, seed or None, depth))
+                for row in parquet_rows.read(records.path(system, seed or None, depth))
             }
             if rows:
                 utilities.setdefault(system, {})[seed] = {
@@ -141,7 +141,9 @@ def stored_in_hybrid() -> dict[str, dict[int, Values]]:
     """Return utilities of every system with the candidates of an ask without options, by seed."""
     found: dict[str, dict[int, Values]] = {name: {} for name in records.IN_HYBRID}
     for seed in SEEDS:
-        rows = sorted(records.read(records.in_hybrid(seed)), key=lambda row: (row["agent"], row["query"]))
+        rows = sorted(
+            parquet_rows.read(records.in_hybrid(seed)), key=lambda row: (row["agent"], row["query"])
+        )
         for system in records.IN_HYBRID if rows else ():
             # Only what was learned differs between seeds.
             found[system][seed if system == FUSED else 0] = {

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("bm25s")
 
 import evenmesh_models
-from benchmarks import csv_rows
+from benchmarks import csv_rows, parquet_rows
 from benchmarks.agent_study import choosing, learning, records, sets, tables
 from benchmarks.agent_study.answering import HYBRID, Agents
 from benchmarks.agent_study.ranking import fused, ordered, rows, score
@@ -111,7 +111,7 @@ def test_a_seed_learns_and_ranks_with_and_without_ids(tmp_path: Path) -> None:
     orders = ordered(score(SMALL, agents, models[True], conversions=tmp_path / "conversions", ids=True))
     to = tmp_path / "rows.parquet"
     records.write(rows(orders, before), to)
-    assert [row["first"] for row in records.read(to)] == [
+    assert [row["first"] for row in parquet_rows.read(to)] == [
         order[0] for some in orders.values() for order in some.values()
     ]
 
