@@ -14,11 +14,11 @@ CELL: Final = "\N{INVISIBLE SEPARATOR}"
 _LONGEST_HEAD: Final = 40
 """Characters of a column's head that are read before each of its cells, at most."""
 _SIGNS: Final = frozenset("`*_#|>[~-+=")
+# No pattern looks twice at a sign: whatever the text, the time is linear in its length.
 _FENCE: Final = re.compile(r" {0,3}(?:```|~~~)")
 _RULE: Final = re.compile(r"\s*(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*)")
-_DELIMITERS: Final = re.compile(r"[\s|:-]*-[\s|:-]*")
+_DELIMITERS: Final = re.compile(r"[\s|:]*-[\s|:-]*")
 _BLOCK: Final = re.compile(r"\s*(?:#{1,6}(?=\s)|>+|[-*+](?=\s))\s*(?:[-*+](?=\s))?")
-# No pattern looks twice at a sign: whatever the text, the time is linear in its length.
 _LINK: Final = re.compile(r"(!?\[)([^][]*)(\]\([^()]*\))")
 _STARS: Final = re.compile(r"(?<![\w*])(\*{1,3}|~~)(?=[^\s*~])([^*~]*)(?<=[^\s*~])(\1)(?![\w*])")
 _LINES: Final = re.compile(r"(?<!\w)(_{1,2})(?=[^\s_])([^_]*)(?<=[^\s_])(\1)(?!\w)")

@@ -122,6 +122,16 @@ def test_an_answer_from_markdown_is_its_own_letters_and_ends_with_the_cell(token
     assert said.place == (0, table.index("two"), table.index("asks") + 4)
 
 
+@pytest.mark.parametrize(
+    "signs",
+    ["-", "- ", "|-", "*", "* ", "**a ", "_", "_ ", "~~", "[", "[a](", "![", "#", "> ", "`", "|", "="],
+)
+def test_a_mebibyte_of_signs_is_read_in_linear_time(signs: str) -> None:
+    """In quadratic time it would take an hour, in which the process does nothing else: ``re`` keeps its lock."""
+    text = "a|b\n|" + signs * (2**20 // len(signs)) + "x"
+    assert len(readable(text)) == len(text)
+
+
 def test_a_long_text_is_read_in_pieces_that_overlap() -> None:
     text = Text(tuple(range(300)), tuple((at, at + 1) for at in range(300)))
     assert pieces(text, 300, 9) == [0]
