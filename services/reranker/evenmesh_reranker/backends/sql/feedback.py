@@ -336,7 +336,7 @@ class SqlFeedbackStore:
                 state.flagged += found.rowcount
         rows = [_agent_row(state, now) for state in states]
         if rows:
-            changes = {name: bindparam(f"new_{name}") for name in rows[0]}
+            changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in rows[0]}
             values = [{f"new_{name}": value for name, value in row.items()} for row in rows]
             this = AGENTS.c.id == changes.pop("id")
             await connection.execute(update(AGENTS).where(this).values(changes), values)
