@@ -481,17 +481,68 @@ async def test_stores_on_one_database_keep_a_quota_together(url: URL, clock: Clo
             await store.close()
 
 
+async def test_a_day_of_a_provider_counts_once_and_until_it_is_dropped(url: URL, clock: Clock) -> None:
+    store = SqlObservationStore(url, clock=clock, provider_days=2)
+    await store.open()
+    try:
+        for batch in (("1", "2"), ("3",)):  # two providers, on one day
+            await store.append(_measured(*(_shown_on(id_, DAY) for id_ in batch)))
+        assert await _usage(url) == {DEFAULT_TENANT: (3 * (1024 + 1) + 2 * 256, 1, 1)}
+        clock.now_us += 2 * DAY_US
+        await store.append(_measured(_shown_on("4", DAY + 2), _shown_on("5", DAY + 1)))
+        assert await _usage(url) == {DEFAULT_TENANT: (5 * (1024 + 1) + 4 * 256, 1, 1)}
+        assert await _usage(url) == await _recounted(url)
+    finally:
+        await store.close()
+
+
+async def test_old_observations_are_deleted_and_make_room_and_reports_stay(url: URL, clock: Clock) -> None:
+    store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=10_000))
+    await store.open()
+
+    async def stored(id_: str, tenant: str = DEFAULT_TENANT) -> bool | None:
+        one = replace(_shown_on(id_, DAY), tenant=tenant, payload=b"x" * 3_000)
+        (outcome,) = await store.append(_measured(one))
+        return outcome
+
+    try:
+        assert [await stored(id_) for id_ in ("a1", "a2", "a3")] == [True, True, None]
+        assert await stored("b1", "acme") is True
+        first = clock.now_us
+        clock.now_us += DAY_US
+        assert await stored("b2", "acme") is True
+        before = await _report(store), await _report(store, tenant="acme")
+        # None is older than the first, whatever the number that is looked at.
+        assert await store.delete_before(first, limit=100) == 0
+        assert await store.delete_before(first + 1, limit=2) == 2
+        assert await store.delete_before(first + 1, limit=2) == 1
+        assert await store.delete_before(first + 1, limit=2) == 0
+        assert await store.observation(DEFAULT_TENANT, "a1") is None
+        assert await store.observation("acme", "b2") == b"x" * 3_000
+        page = await store.measurements("acme", "run", after=-1, limit=9)
+        assert [one.observation_id for one in page] == ["b2"]
+        assert (await _report(store), await _report(store, tenant="acme")) == before
+        usage = await _usage(url)
+        assert usage[DEFAULT_TENANT] == (2 * 256, 1, 1)
+        assert usage["acme"] == (await _recounted(url))["acme"]
+        assert [await stored(id_) for id_ in ("a3", "a4", "a5")] == [True, True, None]
+    finally:
+        await store.close()
+
+
 async def _usage(url: URL) -> dict[str, tuple[int, ...]]:
     """Read what the store has counted."""
     return await _rows(url, "SELECT tenant, num_bytes, num_runs, num_configurations FROM tenant_usage")
 
 
 async def _recounted(url: URL) -> dict[str, tuple[int, ...]]:
-    """Count what there is: each observation has two known providers."""
+    """Count what there is."""
     return await _rows(
         url,
         """
-        SELECT tenant, SUM(LENGTH(payload) + 1024 + 2 * 256),
+        SELECT tenant,
+            SUM(LENGTH(payload) + 1024)
+                + 256 * (SELECT COUNT(*) FROM provider_days WHERE provider_days.tenant = observations.tenant),
             (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 0),
             (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 1)
         FROM observations GROUP BY tenant

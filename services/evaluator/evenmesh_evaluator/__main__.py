@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
@@ -11,6 +12,7 @@ from evenmesh_evaluator.domain import Quotas
 from evenmesh_evaluator.engine import Evaluator
 from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.consumer import LogConsumer
+from evenmesh_evaluator.observations.retention import Retention
 from evenmesh_evaluator.observations.servicer import measure_payload
 from evenmesh_evaluator.servicer import EvaluatorServicer
 from evenmesh_evaluator.settings import EvaluatorSettings
@@ -52,6 +54,8 @@ class EvaluatorService(Service):
             provider_days=settings.provider_days,
             remeasure=measure_payload,
         )
+        days = settings.observation_days
+        self._retention = None if days is None else Retention(self._store, timedelta(days=days))
         self._pool = TenantPool(settings.compute_threads, "evaluator")
         self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
         self._measures_pool = TenantPool(settings.measures_threads, "evaluator-measures")
@@ -81,11 +85,15 @@ class EvaluatorService(Service):
     async def start(self) -> None:
         """Open the store, and take observations of the log. Raises ServerStartError without the store."""
         await opened(self._settings, self._store.open)
+        if self._retention is not None:
+            self._retention.start()
         if self._consumer is not None:
             self._consumer.start()
 
     async def stop(self) -> None:
         """Store pending observations and close the store."""
+        if self._retention is not None:
+            await self._retention.stop()
         if self._consumer is not None:
             await self._consumer.stop()
         await self._evaluator.close()

@@ -34,6 +34,9 @@ class EvaluatorSettings(DatabaseSettings):
     """Most runs of a tenant. Runs, [1, inf)."""
     tenant_configurations: int = Field(default=10_000, ge=1)
     """Most configurations of a tenant. Configurations, [1, inf)."""
+    observation_days: int | None = Field(default=None, ge=1, le=4000)
+    """How long an observation is kept after it was stored, with its texts; reports keep its numbers. Unset:
+    for good, and a tenant that keeps as much as it may stores no more. Days, [1, 4000]."""
     fairness_window_s: float = Field(default=3600.0, ge=60, le=86_400)
     """Length of the window over which metrics report fairness, up to now. Seconds, [60, 86400]."""
     statement_key: Path | None = None

@@ -202,6 +202,34 @@ class SqlObservationStore:
             new.discard(key)
         return stored
 
+    async def delete_before(self, stored_us: int, *, limit: int) -> int:
+        """Delete observations that were stored before a time, the oldest first, and return how many.
+
+        What was summed of them stays, and so do the runs: reports do not change. Their ids are forgotten.
+        The search ends at ``limit`` observations of which none is due, as they are numbered in the order of
+        storing, up to the difference of the clocks of several evaluators.
+
+        Args:
+            stored_us: microseconds since 1970.
+            limit: most observations to look at in this one transaction, [1, inf).
+        """
+        columns = OBSERVATIONS.c
+        oldest = (
+            select(columns.sequence, columns.tenant, columns.stored_at_us, func.length(columns.payload))
+            .order_by(columns.sequence)
+            .limit(limit)
+        )
+        async with self._database.write() as connection:
+            due = [row for row in await connection.execute(oldest) if row.stored_at_us < stored_us]
+            freed: dict[str, Counter[str]] = defaultdict(Counter)
+            for _, tenant, _, num_bytes in due:
+                freed[tenant]["num_bytes"] -= sql_usage.ROW_BYTES + num_bytes
+            for part in chunks([row.sequence for row in due]):
+                await connection.execute(OBSERVATIONS.delete().where(columns.sequence.in_(part)))
+            if due:
+                await sql_usage.add(connection, self._upserts.usage, freed, None)
+        return len(due)
+
     async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
         """Return the totals of a tenant's run or configuration in a window; None if nothing was ever stored.
 
@@ -399,10 +427,11 @@ class SqlObservationStore:
             configurations = {key: id_ for key, (id_, _) in written.items()}
             await self._replace_conversations(connection, changes.conversations, configurations)
         added = _added(items, changes.scopes, written)
+        for tenant, days in (await self._add_providers(connection, items, written, now_us)).items():
+            added[tenant]["num_bytes"] += days * sql_usage.PROVIDER_BYTES
         await sql_usage.add(connection, self._upserts.usage, added, quotas)
         rows = await asyncio.to_thread(_segments, items, changes.scopes, peak_ids, written)
         await sql_segments.add(connection, rows)
-        await self._add_providers(connection, items, written, now_us)
 
         now_minute = minute(now_us)
         if now_minute != self._compacted_minute:
@@ -424,18 +453,21 @@ class SqlObservationStore:
         items: Sequence[_Item],
         written: Mapping[_ScopeKey, tuple[int, int]],
         now_us: int,
-    ) -> None:
+    ) -> Counter[str]:
+        """Add to the days of providers, and return by tenant how many more there are."""
         if not self._provider_days:
-            return
+            return Counter()
         first_day = self._first_kept(now_us)
+        more: Counter[str] = Counter()
         if first_day != self._first_day:
-            await sql_providers.drop_before(connection, first_day)
+            more.subtract(await sql_providers.drop_before(connection, first_day))
         placed = [
             (one, measured, written[_scope_key(one.tenant, one.configuration)][0]) for one, measured in items
         ]
         rows = await asyncio.to_thread(sql_providers.rows, placed, now_us, first_day=first_day)
         if rows:
-            await connection.execute(self._upserts.providers, rows)
+            more.update(await sql_providers.add(connection, self._upserts.providers, rows))
+        return more
 
     def _first_kept(self, now_us: int) -> int:
         return now_us // sql_providers.DAY_US - self._provider_days + 1
@@ -501,11 +533,11 @@ def _added(
     items: Sequence[_Item],
     scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]],
     written: Mapping[_ScopeKey, tuple[int, int]],
-) -> Mapping[str, Counter[str]]:
-    """Return what the tenants of new observations keep more, by column."""
+) -> dict[str, Counter[str]]:
+    """Return what the tenants of new observations keep more, by column, without days of providers."""
     added: dict[str, Counter[str]] = defaultdict(Counter)
     for observation, _ in items:
-        added[observation.tenant]["num_bytes"] += sql_usage.size(observation)
+        added[observation.tenant]["num_bytes"] += sql_usage.ROW_BYTES + len(observation.payload)
     for key, (_, segments) in written.items():
         if segments == len(scopes[key]):  # all of its segments are of this batch: it is new
             added[key.tenant]["num_runs" if key.kind == _Kind.RUN else "num_configurations"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,17 +23,26 @@ MAX_DAYS: Final = 50_000
 """Most days and configurations of a provider that one statement reads."""
 
 _C: Final = PROVIDER_DAYS.c
+_KEY: Final = ("tenant", "provider", "day", "configuration_id")
 _NUMBERS: Final = (*PROVIDER_COUNTS, *PROVIDER_SUMS)
 _READ: Final = (*PROVIDER_COUNTS, *PROVIDER_SUMS[:-2])
 
 
 def upsert(database: SqlDatabase) -> Any:
-    """Return the statement that adds rows of :func:`rows` to those that are there."""
+    """Return the statement that adds rows of :func:`rows` to those that are there; see :func:`add`."""
     statement = database.insert(PROVIDER_DAYS)
     return statement.on_conflict_do_update(
-        index_elements=["tenant", "provider", "day", "configuration_id"],
+        index_elements=list(_KEY),
         set_={name: _C[name] + statement.excluded[name] for name in _NUMBERS},
-    )
+    ).returning(*(_C[name] for name in _KEY), _C.num_found)
+
+
+async def add(connection: AsyncConnection, upsert: Any, given: Sequence[dict[str, Any]]) -> Counter[str]:
+    """Add rows of :func:`rows` to those that are there, and return by tenant how many were not."""
+    # A row that was there has found its provider more often than the one that is added.
+    found = {tuple(one[name] for name in _KEY): one["num_found"] for one in given}
+    stored = await connection.execute(upsert, given)
+    return Counter(key[0] for *key, number in stored if number == found[tuple(key)])
 
 
 def rows(
@@ -161,6 +171,12 @@ async def reset(connection: AsyncConnection, tenant: str, collection: str) -> in
     return int(count)
 
 
-async def drop_before(connection: AsyncConnection, first_day: int) -> None:
-    """Delete the days before ``first_day``."""
-    await connection.execute(delete(PROVIDER_DAYS).where(_C.day < first_day))
+async def drop_before(connection: AsyncConnection, first_day: int) -> Counter[str]:
+    """Delete the days before ``first_day``, and return by tenant how many rows they were."""
+    count = select(_C.tenant, func.count()).where(_C.day < first_day).group_by(_C.tenant)
+    dropped: Counter[str] = Counter()
+    for tenant, number in await connection.execute(count):
+        dropped[tenant] = number
+    if dropped:
+        await connection.execute(delete(PROVIDER_DAYS).where(_C.day < first_day))
+    return dropped

@@ -18,7 +18,7 @@ ROW_BYTES: Final = 1_024
 """What an observation takes beside its payload, about. Bytes."""
 
 PROVIDER_BYTES: Final = 256
-"""What a provider of an observation takes, at most, about: its day may be there already. Bytes."""
+"""What a day of a provider takes, about. Bytes."""
 
 _COUNTED: Final = ("num_bytes", "num_runs", "num_configurations")
 
@@ -44,15 +44,10 @@ class Entry:
     configuration: str
 
     @property
-    def size(self) -> int:
-        """What it takes. Bytes."""
-        return size(self.observation)
-
-
-def size(observation: Observation) -> int:
-    """Return what an observation takes. Bytes."""
-    days = len(set(observation.providers) - {""}) * PROVIDER_BYTES
-    return ROW_BYTES + len(observation.payload) + days
+    def most(self) -> int:
+        """What it takes at most: the days of its providers may be there already. Bytes."""
+        days = len(set(self.observation.providers) - {""})
+        return ROW_BYTES + len(self.observation.payload) + days * PROVIDER_BYTES
 
 
 async def over(
@@ -78,7 +73,7 @@ async def over(
     for tenant, mine in by_tenant.items():
         held = used.get(tenant, (0, 0, 0))
         added = (
-            sum(entry.size for entry in mine),
+            sum(entry.most for entry in mine),
             len({entry.run for entry in mine}),
             len({entry.configuration for entry in mine}),
         )
@@ -144,7 +139,7 @@ async def _refused(
         if entry.observation.id in ids:
             continue
         more = Counter(
-            num_bytes=entry.size,
+            num_bytes=entry.most,
             num_runs=entry.run not in runs,
             num_configurations=entry.configuration not in configurations,
         )
