@@ -41,6 +41,6 @@ async def test_a_tenant_that_asks_for_little_is_always_served(mesh: PacedMesh) -
     refused = [one.error for one in floods if one.error is not None]
     assert refused
     assert {(error.code, error.reason) for error in refused} == {
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "SHARE_FULL")
     }
     assert all(error.retry_after_s is not None for error in refused)

@@ -210,7 +210,7 @@ async def test_a_flood_of_one_agent_leaves_others_alone(serve: Serve) -> None:
     assert not any(one.HasField("error") for one in calm)
     refused = [one.error for results in floods for one in results if one.HasField("error")]
     assert {one.code for one in refused} == {"RESOURCE_EXHAUSTED"}
-    assert {one.reason for one in refused} <= {"QUOTA", "OVERLOADED"}
+    assert {one.reason for one in refused} <= {"QUOTA", "SHARE_FULL", "OVERLOADED"}
     stored = [one for results in floods for one in results if not one.HasField("error")]
     assert len(stored) == 20_000 - len(refused) == 500
     # A replay of what was stored is reported as such by one at its quota, too.

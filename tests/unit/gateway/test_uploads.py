@@ -331,7 +331,7 @@ async def test_a_tenant_leaves_places_for_the_others_and_who_hangs_up_gives_his_
     begun = await half_sent(gateway, keys["acme"])
     await until(lambda: left(tmp_path))
     refused = await post("acme")
-    assert (refused.status_code, refused.json()["reason"]) == (429, "OVERLOADED")
+    assert (refused.status_code, refused.json()["reason"]) == (429, "SHARE_FULL")
     assert int(refused.headers["retry-after"]) >= 1
     assert (await post("other")).status_code == 200
     scripted.collections.kept.clear()

@@ -96,7 +96,7 @@ async def test_a_tenants_unread_replies_leave_room_for_those_of_others(
     echo = call(server)
     held = [unread(server, "unary", metadata=credentials["mallory"]) for _ in range(2)]
     await until(lambda: server._replies._memory.in_flight > 10 * MIB)
-    assert await reason_of(unread(server, "unary", metadata=credentials["mallory"])) == "OVERLOADED"
+    assert await reason_of(unread(server, "unary", metadata=credentials["mallory"])) == "SHARE_FULL"
     assert (await echo.method("unary")(_REQUEST, metadata=credentials["ada"], timeout=60)).message
     for one in held:
         one.cancel()
