@@ -8,19 +8,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import MetaData, make_url, text
 
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import DeadlineExceeded
-from evenmesh_evaluator.backends.schema import SCHEMA
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import Caller, Role
+from evenmesh_kit.storage.migrations import Schema
 from evenmesh_kit.storage.sql import CONNECTIONS, SqlDatabase
 
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[SqlDatabase]:
-    made = SqlDatabase(make_url(f"sqlite+aiosqlite:///{tmp_path}/things.db"), SCHEMA)
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions" / "v0001_things.py").touch()  # never run: a new database has the tables of today
+    schema = Schema(MetaData(), tmp_path, "versions", lambda _: None, "things")
+    made = SqlDatabase(make_url(f"sqlite+aiosqlite:///{tmp_path}/things.db"), schema)
     await made.open()
     yield made
     await made.close()
