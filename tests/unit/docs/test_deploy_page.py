@@ -145,9 +145,11 @@ def _claims(built: Manifests) -> list[dict[str, Any]]:
 def test_the_first_overlay_has_room_where_the_page_says_so() -> None:
     built = _first_overlay()
     resources = [one["resources"] for workload in built.workloads() for one in workload.containers]
-    cores, memory, limits, volumes = re.search(
+    room = re.search(
         r"room for ([\d.]+) cores, (\d+) GiB of memory \(limits: (\d+) GiB\) and (\d+) GiB of volumes", DEPLOY
-    ).groups()  # type: ignore[union-attr]
+    )
+    assert room is not None
+    cores, memory, limits, volumes = room.groups()
     assert sum(_number(one["requests"]["cpu"]) for one in resources) == float(cores)
     asked = sum(_number(one["requests"]["memory"]) for one in resources)
     assert 0 <= int(memory) - asked < 1
@@ -158,8 +160,9 @@ def test_the_first_overlay_has_room_where_the_page_says_so() -> None:
 
 def _number(quantity: str) -> float:
     """Cores, or GiB."""
-    value, unit = re.fullmatch(r"([\d.]+)(m|Mi|Gi|)", quantity).groups()  # type: ignore[union-attr]
-    return float(value) / {"m": 1000, "Mi": 1024, "Gi": 1, "": 1}[unit]
+    found = re.fullmatch(r"([\d.]+)(m|Mi|Gi|)", quantity)
+    assert found is not None, quantity
+    return float(found[1]) / {"m": 1000, "Mi": 1024, "Gi": 1, "": 1}[found[2]]
 
 
 def test_certificates_name_the_addresses_of_the_first_ask() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from datetime import timedelta
@@ -49,8 +48,7 @@ class Retention:
         """End, without waiting for what is due; a transaction is made whole or not at all."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def delete(self) -> int:
         """Delete all that is due now, and return how many observations it was.
@@ -72,4 +70,6 @@ class Retention:
                 await self.delete()
             except MeshError as error:
                 _log.warning("old observations were not deleted: %s", error, extra={"reason": error.reason})
+            except Exception:  # noqa: BLE001 - this task must not end: texts would stay, unnoticed
+                _log.exception("old observations were not deleted")
             await asyncio.sleep(PERIOD_S)

@@ -58,8 +58,9 @@ async def test_all_that_is_due_is_deleted_in_pages(
     assert await store.observation(DEFAULT_TENANT, "later") is not None
 
 
+@pytest.mark.parametrize("failure", [Unavailable("STORE_LOCKED", "locked"), RuntimeError("unforeseen")])
 async def test_it_goes_on_after_a_failure(
-    store: SqlObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: SqlObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     monkeypatch.setattr(retention, "PERIOD_S", 0.0)
     await _store(store, "old")
@@ -68,7 +69,7 @@ async def test_it_goes_on_after_a_failure(
 
     async def failing(stored_us: int, *, limit: int) -> int:
         if next(failures, False):
-            raise Unavailable("STORE_LOCKED", "locked")
+            raise failure
         return await real(stored_us, limit=limit)
 
     monkeypatch.setattr(store, "delete_before", failing)
