@@ -100,6 +100,7 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
         "FeedbackService/DeleteAgent",
         "FeedbackService/PromoteModel",
         "FeedbackService/RollbackModel",
+        "EvaluatorService/DeleteRun",
         "EvaluatorService/ResetExposureBalance",
     }
     # A new method that says so by its name must state it.
@@ -123,6 +124,7 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
         ("generator.v1.GeneratorService/ListModels", {Role.ASK}),
         ("evaluator.v1.EvaluatorService/Observe", {Role.ASK}),
         ("evaluator.v1.EvaluatorService/GetExposureStatement", {Role.ASK, Role.PROVIDER}),
+        ("evaluator.v1.EvaluatorService/DeleteRun", {Role.INGEST}),
         ("evaluator.v1.EvaluatorService/ResetExposureBalance", {Role.INGEST}),
     ],
 )

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_core.group_fairness import Attribute, Nugget
-from evenmesh_evaluator.backends import sql_segments
+from evenmesh_evaluator.backends import sql_deletion, sql_segments
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import (
     MEASURED,
@@ -496,7 +496,9 @@ async def test_a_day_of_a_provider_counts_once_and_until_it_is_dropped(url: URL,
         await store.close()
 
 
-async def test_old_observations_are_deleted_and_make_room_and_reports_stay(url: URL, clock: Clock) -> None:
+async def test_old_observations_are_deleted_and_make_room_and_reports_stay(
+    url: URL, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=10_000))
     await store.open()
 
@@ -512,11 +514,9 @@ async def test_old_observations_are_deleted_and_make_room_and_reports_stay(url: 
         clock.now_us += DAY_US
         assert await stored("b2", "acme") is True
         before = await _report(store), await _report(store, tenant="acme")
-        # None is older than the first, whatever the number that is looked at.
-        assert await store.delete_before(first, limit=100) == 0
-        assert await store.delete_before(first + 1, limit=2) == 2
-        assert await store.delete_before(first + 1, limit=2) == 1
-        assert await store.delete_before(first + 1, limit=2) == 0
+        monkeypatch.setattr(sql_deletion, "MAX_STEP", 2)
+        assert [await store.delete_before(at) for at in (first, first + 1, first + 1)] == [0, 2, 1]
+        assert await store.delete_before(first + 1) == 0
         assert await store.observation(DEFAULT_TENANT, "a1") is None
         assert await store.observation("acme", "b2") == b"x" * 3_000
         page = await store.measurements("acme", "run", after=-1, limit=9)
@@ -528,6 +528,101 @@ async def test_old_observations_are_deleted_and_make_room_and_reports_stay(url: 
         assert [await stored(id_) for id_ in ("a3", "a4", "a5")] == [True, True, None]
     finally:
         await store.close()
+
+
+async def test_what_is_due_is_found_behind_what_a_clock_ahead_stored(
+    store: SqlObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_deletion, "MAX_STEP", 2)
+    clock.now_us += HOUR_US
+    await store.append(_measured(*(_observation(f"ahead-{number}") for number in range(5))))
+    clock.now_us -= HOUR_US
+    await store.append(_measured(_observation("due")))
+    assert await store.delete_before(clock.now_us + 1) == 1
+    assert await store.observation(DEFAULT_TENANT, "due") is None
+    assert len(await store.measurements(DEFAULT_TENANT, "run", after=-1, limit=9)) == 5
+
+
+async def test_a_step_deletes_few_bytes_or_one_observation(
+    store: SqlObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_deletion, "_STEP_BYTES", 5)
+    sizes = (2, 3, 1, 9, 1)
+    await store.append(_measured(*(_observation(f"{i}", payload=b"x" * n) for i, n in enumerate(sizes))))
+    steps = [await store.delete_before(clock.now_us + 1) for _ in range(5)]
+    assert steps == [2, 1, 1, 1, 0]
+
+
+async def _delete_run(
+    store: SqlObservationStore, run_id: str, tenant: str = DEFAULT_TENANT
+) -> tuple[int, bool]:
+    number = 0
+    while not (step := await store.delete_run_step(tenant, run_id)).ended:
+        number += step.num_observations
+    return number, step.found
+
+
+async def test_a_deleted_run_leaves_sums_over_all_runs(
+    store: SqlObservationStore, url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_deletion, "MAX_STEP", 2)
+    kept = [_shown_on("kept", DAY, run_id="kept"), _shown_on("theirs", DAY, run_id="mine", tenant="acme")]
+    await store.append(_measured(*kept, *(_shown_on(f"{number}", DAY, run_id="mine") for number in range(5))))
+    configuration = Configuration()
+
+    async def remaining() -> list[Any]:
+        return [
+            await _report(store, configuration),
+            await _report(store, "kept"),
+            await _report(store, "mine", tenant="acme"),
+            await store.provider_days(DEFAULT_TENANT, "P", first_day=DAY, last_day=DAY),
+        ]
+
+    before = await remaining()
+    assert await _delete_run(store, "mine") == (5, True)
+    assert await _delete_run(store, "mine") == (0, False)
+    assert await remaining() == before
+    assert await store.totals(DEFAULT_TENANT, "mine", Window.ALL) is None
+    assert [one.scope for one in await store.runs(DEFAULT_TENANT, before=None, limit=9)] == ["kept"]
+    assert not await store.measurements(DEFAULT_TENANT, "mine", after=-1, limit=9)
+    assert [await store.observation(DEFAULT_TENANT, id_) for id_ in ("0", "kept")] == [None, b"kept"]
+    assert await _usage(url) == await _recounted(url)
+
+
+async def test_a_run_after_a_deleted_one_has_no_sum_of_it(store: SqlObservationStore) -> None:
+    await store.append(_measured(_observation("0", run_id="first")))
+    for number, name in enumerate(("second", "third", "second", "second")):
+        # Sums of all but the newest bucket are remembered.
+        of_1970 = [_observation(f"{number} {place}", run_id=name) for place in range(number + 1)]
+        newest = _observation(f"{number} newest", run_id=name, observed_at_us=NOON_US)
+        await store.append(_measured(*of_1970, newest))
+        assert (await _report(store, name)).num_observations == number + 2
+        assert await _delete_run(store, name) == (number + 2, True)
+
+
+async def test_what_is_observed_of_a_run_while_it_is_deleted_goes_with_it(
+    store: SqlObservationStore, url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_deletion, "MAX_STEP", 2)
+    await store.append(_measured(*(_observation(f"{number}") for number in range(3))))
+    assert (await store.delete_run_step(DEFAULT_TENANT, "run")).num_observations == 2
+    await store.append(_measured(_observation("late"), _observation("other", run_id="other")))
+    assert await _delete_run(store, "run") == (2, True)
+    assert await store.observation(DEFAULT_TENANT, "late") is None
+    assert await _usage(url) == await _recounted(url)
+
+
+async def test_conversations_of_a_deleted_run_count_no_more(
+    store: SqlObservationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_deletion, "MAX_STEP", 2)
+    mine = [_observation(f"{number}", conversation=_conversation(f"c{number}", 0.5)) for number in range(5)]
+    kept = _observation("kept", run_id="kept", conversation=_conversation("c1", 0.5))
+    await store.append(_measured(*mine, kept))
+    assert (await _report(store, Configuration())).estimates["conversation_relevance"].count == 6
+    assert await _delete_run(store, "run") == (5, True)
+    for scope in (Configuration(), "kept"):
+        assert (await _report(store, scope)).estimates["conversation_relevance"].count == 1
 
 
 async def _usage(url: URL) -> dict[str, tuple[int, ...]]:

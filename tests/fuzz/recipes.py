@@ -746,6 +746,9 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
     "EvaluatorService.ListMeasurements": lambda rng: evaluator.ListMeasurementsRequest(
         run_id=rng.choice(("run-1", "run-2", "run-9"))
     ),
+    "EvaluatorService.DeleteRun": lambda rng: evaluator.DeleteRunRequest(
+        run_id=rng.choice(("run-1", "run-2", "run-9", "", "x" * 200))
+    ),
     "EvaluatorService.GetObservation": lambda rng: evaluator.GetObservationRequest(
         observation_id=f"o{rng.randrange(200)}" if rng.random() < 0.8 else rng.choice(("", "x" * 200, "\n"))
     ),

@@ -13,9 +13,13 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from evenmesh import Addresses, AsyncClient
+from evenmesh.addresses import VARIABLES
+from evenmesh.commands import main
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from evenmesh.types.reports import DeletedRun
 from evenmesh.wire.errors import from_rpc_error
 from tests.support.killable import Killable, serving
 from tests.support.started import refusal
@@ -527,3 +531,39 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
     errors = refusal("evaluator", tmp_path, DATABASE_URL="mysql://x/y")
     assert errors.startswith("EVENMESH_EVALUATOR_DATABASE_URL=…: ")  # it may hold a password
     assert len(errors.strip().splitlines()) == 1
+
+
+async def test_a_run_is_deleted_with_its_texts(
+    address: str,
+    stub: pb_grpc.EvaluatorServiceAsyncStub,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for service in ("orchestrator", "evaluator"):
+        monkeypatch.setenv(VARIABLES[service], address)
+    sent = [_observation(f"gone-{number}", "to-go") for number in range(2)]
+    await _observe(
+        stub, [pb.ObserveRequest(observation=one) for one in (*sent, _observation("stays", "to-stay"))]
+    )
+
+    def command(*words: str) -> int:
+        return main(["runs", *words])
+
+    assert await asyncio.to_thread(command, "--delete", "to-go") == 0
+    assert capsys.readouterr().out == "to-go is deleted: 2 observations\n"
+    assert await asyncio.to_thread(command, "--delete", "to-go") == 1
+    assert "there is no run to-go" in capsys.readouterr().err
+    assert await asyncio.to_thread(command, "--delete", "to-stay", "--configurations") == 2
+    for method, request in (
+        (stub.GetReport, pb.GetReportRequest(run_id="to-go")),
+        (stub.GetObservation, pb.GetObservationRequest(observation_id="gone-0")),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(request, timeout=60)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.DeleteRun(pb.DeleteRunRequest(), timeout=60)
+    assert from_rpc_error(caught.value).field == "run_id"
+    async with AsyncClient(Addresses(orchestrator=address, evaluator=address)) as mesh:
+        assert await mesh.delete_run("to-stay") == DeletedRun(True, 1)
+        assert await mesh.delete_run("to-stay") == DeletedRun(False, 0)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
+from evenmesh.addresses import VARIABLES
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
@@ -50,6 +51,8 @@ from evenmesh_retriever.__main__ import RetrieverService
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.lifecycle import Idle
 from tests.support.methods import METHODS, calls_of
+
+ROOT: Final = Path(__file__).parents[2]
 
 ROLES: Final = {name: roles_of(name) for name in METHODS}
 TENANTS: Final = ("acme", "other")
@@ -336,6 +339,7 @@ def _named(name: str, version: str) -> dict[str, Message]:
     found: dict[str, Message] = {
         "evaluator.v1.EvaluatorService/GetReport": evaluator_pb.GetReportRequest(run_id=name),
         "evaluator.v1.EvaluatorService/ListMeasurements": evaluator_pb.ListMeasurementsRequest(run_id=name),
+        "evaluator.v1.EvaluatorService/DeleteRun": evaluator_pb.DeleteRunRequest(run_id=name),
         "evaluator.v1.EvaluatorService/GetObservation": evaluator_pb.GetObservationRequest(
             observation_id=name
         ),
@@ -398,8 +402,11 @@ def test_it_is_known_of_every_method_what_of_a_tenant_it_is_about() -> None:
 class World:
     """The evaluator, the reranker and the retriever, as two tenants reach them; each with all roles but admin."""
 
-    def __init__(self, channels: Mapping[tuple[str, str], grpc.aio.Channel]) -> None:
+    def __init__(
+        self, channels: Mapping[tuple[str, str], grpc.aio.Channel], addresses: Mapping[str, str]
+    ) -> None:
         self._channels = channels
+        self.addresses = addresses
 
     async def asked(self, tenant: str, name: str, *requests: Message) -> tuple[str, str, list[Message]]:
         """How a call ends, and what it answered."""
@@ -436,15 +443,17 @@ async def world(key_files: KeyFiles, tmp_path: Path) -> AsyncIterator[World]:
         "retriever": (retriever, RetrieverService(retriever)),
     }
     channels = {}
+    addresses = {}
     async with AsyncExitStack() as stack:
         for name, (settings, service) in services.items():
             server = MeshServer(name, settings, service, telemetry=telemetry)
             await stack.enter_async_context(server)
+            addresses[name] = server.address
             for tenant in TENANTS:
                 security = ChannelSecurity(credential=Credential(key(tenant, Role.ADMIN)))
                 channel = connect(server.address, service=name, security=security)
                 channels[tenant, name] = await stack.enter_async_context(channel)
-        yield World(channels)
+        yield World(channels, addresses)
 
 
 async def test_nobody_reaches_what_is_anothers(world: World, tmp_path: Path) -> None:
@@ -482,10 +491,31 @@ async def test_nobody_reaches_what_is_anothers(world: World, tmp_path: Path) -> 
     assert _dateless(after) == _dateless(before)
 
 
+async def test_the_program_of_the_page_ends_a_tenant(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, asks in MAKES.items():
+        for tenant, ask in zip(("acme", "other"), asks, strict=True):
+            assert (await world.asked(tenant, name, ask))[0] == "OK"
+    lists = {name: ask for name, ask in LISTS.items() if not name.endswith("ListConfigurations")}
+
+    async def listed(tenant: str) -> list[tuple[str, str, list[Message]]]:
+        return [await world.asked(tenant, name, ask) for name, ask in lists.items()]
+
+    theirs = await listed("other")
+    page = (ROOT / "docs" / "operate" / "tenants.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    for name in ("orchestrator", *world.addresses):
+        monkeypatch.setenv(VARIABLES[name], world.addresses.get(name, "127.0.0.1:1"))
+    monkeypatch.setenv("EVENMESH_API_KEY", key("acme", Role.ADMIN))
+    await asyncio.to_thread(exec, compile(program, "docs/operate/tenants.md", "exec"), {})
+    for reason, _, replies in await listed("acme"):
+        assert (reason, [one for one in replies if _says_something(one)]) == ("OK", [])
+    assert await listed("other") == theirs
+
+
 _INGEST: Final = "retriever.v1.CollectionService/Ingest"
 _CHANGING: Final = (
     *("Ingest", "DeletePassages", "DeleteCollection", "PromoteModel", "RollbackModel"),
-    *("ResetExposureBalance", "DeleteAgent"),
+    *("DeleteRun", "ResetExposureBalance", "DeleteAgent"),
 )
 
 

@@ -67,8 +67,8 @@ class Evaluator:
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 TENANT_FULL,
                 "the tenant has reached its limit of bytes, runs or configurations: use fewer runs and "
-                "configurations, or have the operator raise EVENMESH_EVALUATOR_TENANT_MB, …_TENANT_RUNS or "
-                "…_TENANT_CONFIGURATIONS",
+                "configurations, delete runs, or have the operator raise EVENMESH_EVALUATOR_TENANT_MB, "
+                "…_TENANT_RUNS or …_TENANT_CONFIGURATIONS",
             )
         return new
 
@@ -141,6 +141,19 @@ class Evaluator:
             after = page[-1].sequence
         if after < 0:
             raise _no_run(run_id)
+
+    async def delete_run(self, tenant: str, run_id: str) -> tuple[bool, int]:
+        """Delete a tenant's run, and return whether it was there and how many observations were deleted.
+
+        Between its steps other observations are stored. A call that is cancelled has deleted a part.
+
+        Raises:
+            Unavailable: the store cannot be written now; what was deleted before is.
+        """
+        total = 0
+        while not (step := await self._store.delete_run_step(tenant, run_id)).ended:
+            total += step.num_observations
+        return step.found or total > 0, total
 
     async def close(self) -> None:
         """Store pending observations."""

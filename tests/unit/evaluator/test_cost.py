@@ -184,6 +184,7 @@ STORES = {
     "ListRuns",
     "ListConfigurations",
     "ListMeasurements",
+    "DeleteRun",
     "GetObservation",
     "GetExposureStatement",
     "GetExposureBalance",

@@ -1,6 +1,7 @@
 """Calls of the evaluator that read observations: runs, configurations, reports, statements."""
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from evenmesh._async.calls import PAGE_SIZE, AsyncCalls
 from evenmesh.codec import messages as codec
@@ -10,6 +11,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.types.reports import (
     Configuration,
     ConfigurationSummary,
+    DeletedRun,
     Measurement,
     ObservedAsk,
     Run,
@@ -18,9 +20,12 @@ from evenmesh.types.reports import (
 )
 from evenmesh.types.statements import ProviderBalance, SignedStatement
 
+DELETE_RUN_TIMEOUT_S: Final = 60.0
+"""Time that the deletion of a run may take. Seconds."""
+
 
 class AsyncReportCalls(AsyncCalls):
-    """Read runs, configurations and their reports, and statements about providers."""
+    """Read runs, configurations and their reports, and statements about providers; delete runs."""
 
     async def runs(self, limit: int = PAGE_SIZE, *, timeout: float | None = None) -> list[Run]:
         """Return the newest ``limit`` runs, newest first."""
@@ -28,6 +33,20 @@ class AsyncReportCalls(AsyncCalls):
             "evaluator", self._evaluator.ListRuns, pb.ListRunsRequest, "runs", limit=limit, timeout=timeout
         )
         return [decode(Run, one) for one in found]
+
+    async def delete_run(self, run_id: str, *, timeout: float = DELETE_RUN_TIMEOUT_S) -> DeletedRun:
+        """Delete a run with its observations, their texts and its report; deleting it again deletes nothing.
+
+        Reports of configurations and statements about providers keep their sums. If the call fails, call it
+        again: it goes on where it ended.
+
+        Args:
+            run_id: the run.
+            timeout: seconds; the observations are deleted a few hundred at a time.
+        """
+        request = pb.DeleteRunRequest(run_id=text("run_id", run_id))
+        reply = await self._call("evaluator", self._evaluator.DeleteRun, request, timeout)
+        return decode(DeletedRun, reply)
 
     async def configurations(
         self, limit: int = PAGE_SIZE, *, timeout: float | None = None

@@ -2,6 +2,7 @@
 """Calls of the evaluator that read observations: runs, configurations, reports, statements."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from evenmesh._sync.calls import PAGE_SIZE, Calls
 from evenmesh.codec import messages as codec
@@ -11,6 +12,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.types.reports import (
     Configuration,
     ConfigurationSummary,
+    DeletedRun,
     Measurement,
     ObservedAsk,
     Run,
@@ -19,9 +21,12 @@ from evenmesh.types.reports import (
 )
 from evenmesh.types.statements import ProviderBalance, SignedStatement
 
+DELETE_RUN_TIMEOUT_S: Final = 60.0
+"""Time that the deletion of a run may take. Seconds."""
+
 
 class ReportCalls(Calls):
-    """Read runs, configurations and their reports, and statements about providers."""
+    """Read runs, configurations and their reports, and statements about providers; delete runs."""
 
     def runs(self, limit: int = PAGE_SIZE, *, timeout: float | None = None) -> list[Run]:
         """Return the newest ``limit`` runs, newest first."""
@@ -29,6 +34,20 @@ class ReportCalls(Calls):
             "evaluator", self._evaluator.ListRuns, pb.ListRunsRequest, "runs", limit=limit, timeout=timeout
         )
         return [decode(Run, one) for one in found]
+
+    def delete_run(self, run_id: str, *, timeout: float = DELETE_RUN_TIMEOUT_S) -> DeletedRun:
+        """Delete a run with its observations, their texts and its report; deleting it again deletes nothing.
+
+        Reports of configurations and statements about providers keep their sums. If the call fails, call it
+        again: it goes on where it ended.
+
+        Args:
+            run_id: the run.
+            timeout: seconds; the observations are deleted a few hundred at a time.
+        """
+        request = pb.DeleteRunRequest(run_id=text("run_id", run_id))
+        reply = self._call("evaluator", self._evaluator.DeleteRun, request, timeout)
+        return decode(DeletedRun, reply)
 
     def configurations(
         self, limit: int = PAGE_SIZE, *, timeout: float | None = None

@@ -28,13 +28,26 @@ def runs(
     configurations: Annotated[
         bool, typer.Option("--configurations", help="List configurations over all runs instead of runs.")
     ] = False,
+    delete: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Delete this run, with its observations and its report."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the runs, or the configurations, newest first."""
+    """List the runs, or the configurations, newest first; or delete a run."""
     from evenmesh import Client
 
+    if delete is not None and configurations:
+        raise CommandError("--delete and --configurations: only runs can be deleted", USAGE)
     screen = Screen()
     with Client() as mesh:
+        if delete is not None:
+            done = mesh.delete_run(delete)
+            if not done.deleted:
+                raise CommandError(f"there is no run {delete}; `evenmesh runs` lists them")
+            asks = f"{done.num_observations:,} observation{'s' * (done.num_observations != 1)}"
+            screen.answer(done, f"{delete} is deleted: {asks}", as_json=as_json)
+            return
         found: list[Run] | list[ConfigurationSummary] = (
             mesh.configurations(limit) if configurations else mesh.runs(limit)
         )

@@ -151,6 +151,19 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedRun:
+    """What was deleted of a run.
+
+    Attributes:
+        deleted: whether there was such a run.
+        num_observations: its observations that were deleted.
+    """
+
+    deleted: bool
+    num_observations: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigurationSummary:
     """A configuration in a list: its observations, and when the first and the latest came (UTC)."""
 

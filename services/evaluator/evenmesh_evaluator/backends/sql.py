@@ -20,8 +20,9 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh.wire.errors import Unavailable
-from evenmesh_evaluator.backends import sql_providers, sql_segments, sql_usage, sql_version_1
+from evenmesh_evaluator.backends import sql_deletion, sql_providers, sql_segments, sql_usage, sql_version_1
 from evenmesh_evaluator.backends.schema import SCHEMA
+from evenmesh_evaluator.backends.sql_deletion import RunStep
 from evenmesh_evaluator.backends.sql_tables import CONVERSATIONS, OBSERVATIONS, PEAKS, SCOPES
 from evenmesh_evaluator.backends.sql_upserts import Upserts
 from evenmesh_evaluator.domain import (
@@ -202,33 +203,33 @@ class SqlObservationStore:
             new.discard(key)
         return stored
 
-    async def delete_before(self, stored_us: int, *, limit: int) -> int:
-        """Delete observations that were stored before a time, the oldest first, and return how many.
+    async def delete_before(self, stored_us: int) -> int:
+        """Delete the oldest observations that were stored before a time; return how many, 0 if none is left.
 
         What was summed of them stays, and so do the runs: reports do not change. Their ids are forgotten.
-        The search ends at ``limit`` observations of which none is due, as they are numbered in the order of
-        storing, up to the difference of the clocks of several evaluators.
 
         Args:
             stored_us: microseconds since 1970.
-            limit: most observations to look at in this one transaction, [1, inf).
         """
-        columns = OBSERVATIONS.c
-        oldest = (
-            select(columns.sequence, columns.tenant, columns.stored_at_us, func.length(columns.payload))
-            .order_by(columns.sequence)
-            .limit(limit)
-        )
         async with self._database.write() as connection:
-            due = [row for row in await connection.execute(oldest) if row.stored_at_us < stored_us]
-            freed: dict[str, Counter[str]] = defaultdict(Counter)
-            for _, tenant, _, num_bytes in due:
-                freed[tenant]["num_bytes"] -= sql_usage.ROW_BYTES + num_bytes
-            for part in chunks([row.sequence for row in due]):
-                await connection.execute(OBSERVATIONS.delete().where(columns.sequence.in_(part)))
-            if due:
+            deleted = await sql_deletion.stored_before(connection, stored_us)
+            if deleted:
+                freed = {tenant: {"num_bytes": -of["num_bytes"]} for tenant, of in deleted.items()}
                 await sql_usage.add(connection, self._upserts.usage, freed, None)
-        return len(due)
+        return sum(of["number"] for of in deleted.values())
+
+    async def delete_run_step(self, tenant: str, run_id: str) -> RunStep:
+        """Delete a part of a run, and its report in the end; call it until it has ended.
+
+        Its observations, whose ids are forgotten, and its conversations go first. What was summed of them in
+        configurations and days of providers stays. What is observed of the run meanwhile is deleted, too.
+        """
+        async with self._database.write() as connection:
+            step = await sql_deletion.run_step(connection, tenant, run_id, _Kind.RUN)
+            freed = {"num_bytes": -step.num_bytes, "num_runs": -int(step.found)}
+            if any(freed.values()):
+                await sql_usage.add(connection, self._upserts.usage, {tenant: freed}, None)
+        return step
 
     async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
         """Return the totals of a tenant's run or configuration in a window; None if nothing was ever stored.

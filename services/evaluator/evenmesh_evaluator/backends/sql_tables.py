@@ -45,6 +45,7 @@ OBSERVATIONS: Final = Table(
     Column("payload", LargeBinary, nullable=False),
     UniqueConstraint("tenant", "id", name="observations_by_id"),
     Index("observations_of_run", "tenant", "run_id", "sequence"),
+    Index("observations_by_storing", "stored_at_us"),
 )
 """Every observation once, by tenant: its grouping keys, its measurements, and its proto as received."""
 

@@ -14,8 +14,6 @@ from evenmesh_kit.storage.sql import now_us
 
 PERIOD_S: Final = 3600.0
 """Time between two searches for what is due. Seconds."""
-_PAGE: Final = 500
-"""Observations of one transaction: writers wait for it."""
 
 _log = logging.getLogger("evenmesh.evaluator.retention")
 
@@ -58,7 +56,7 @@ class Retention:
         """
         before_us = self._clock() - self._keep_us
         total = 0
-        while count := await self._store.delete_before(before_us, limit=_PAGE):
+        while count := await self._store.delete_before(before_us):
             total += count
         if total:
             _log.info("observations were deleted", extra={"observations": total})

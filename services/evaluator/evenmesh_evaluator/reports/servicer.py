@@ -16,7 +16,7 @@ from evenmesh_kit.security import caller as callers
 
 
 class ReportsServicer(pb_grpc.EvaluatorServiceServicer):
-    """Serves reports, and lists of runs, configurations and measurements, and single observations.
+    """Serves reports, runs, configurations, measurements and single observations; deletes runs.
 
     Args:
         evaluator: the engine.
@@ -46,6 +46,12 @@ class ReportsServicer(pb_grpc.EvaluatorServiceServicer):
         before, size = codec.page(request, tenant)
         found = await self._evaluator.configurations(tenant, before=before, limit=size)
         return codec.configurations(*found, tenant)
+
+    async def DeleteRun(self, request: pb.DeleteRunRequest, context: Context) -> pb.DeleteRunResponse:
+        """Delete a run with its observations and its report."""
+        run_id = fields.identifier("run_id", request.run_id)
+        deleted, number = await self._evaluator.delete_run(callers.current().tenant, run_id)
+        return pb.DeleteRunResponse(deleted=deleted, num_observations=number)
 
     async def GetObservation(
         self, request: pb.GetObservationRequest, context: Context

@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import NotFound, Unavailable
 from evenmesh_evaluator.__main__ import EvaluatorService
+from evenmesh_evaluator.backends import sql_deletion
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.observations import retention
 from evenmesh_evaluator.observations.retention import Retention
@@ -44,10 +45,10 @@ async def _store(store: SqlObservationStore, *ids: str) -> None:
     await store.append([(one, measure(one)) for one in map(_observation, ids)])
 
 
-async def test_all_that_is_due_is_deleted_in_pages(
+async def test_all_that_is_due_is_deleted_in_steps(
     store: SqlObservationStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_PAGE", 3)
+    monkeypatch.setattr(sql_deletion, "MAX_STEP", 3)
     await _store(store, *map(str, range(10)))
     clock.now_us += 24 * HOUR_US
     await _store(store, "later")
@@ -67,10 +68,10 @@ async def test_it_goes_on_after_a_failure(
     clock.now_us += 25 * HOUR_US
     real, failures = store.delete_before, iter([True])
 
-    async def failing(stored_us: int, *, limit: int) -> int:
+    async def failing(stored_us: int) -> int:
         if next(failures, False):
             raise failure
-        return await real(stored_us, limit=limit)
+        return await real(stored_us)
 
     monkeypatch.setattr(store, "delete_before", failing)
     keeper = Retention(store, timedelta(days=1), clock=clock)

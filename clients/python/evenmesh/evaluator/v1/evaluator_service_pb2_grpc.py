@@ -110,6 +110,11 @@ class EvaluatorServiceStub:
                 request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsRequest.SerializeToString,
                 response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsResponse.FromString,
                 _registered_method=True)
+        self.DeleteRun = channel.unary_unary(
+                '/evenmesh.evaluator.v1.EvaluatorService/DeleteRun',
+                request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.DeleteRunRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.DeleteRunResponse.FromString,
+                _registered_method=True)
         self.ListMeasurements = channel.unary_stream(
                 '/evenmesh.evaluator.v1.EvaluatorService/ListMeasurements',
                 request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
@@ -248,6 +253,16 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRun(self, request, context):
+        """Deletes a run: its observations with their texts and measurements, its report and its conversations. Sums over
+        all runs stay: reports of configurations (without these conversations), days and balances of providers, largest
+        utilities of queries. The run counts against no limit then. A call that ends early has deleted a part; call it
+        again. Deleting it again deletes nothing. What is observed of the run afterwards begins a new one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListMeasurements(self, request, context):
         """Streams the measurements of a run, one for each observation, in the order of storing.
         """
@@ -360,6 +375,11 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.ListConfigurations,
                     request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsRequest.FromString,
                     response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsResponse.SerializeToString,
+            ),
+            'DeleteRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRun,
+                    request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.DeleteRunRequest.FromString,
+                    response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.DeleteRunResponse.SerializeToString,
             ),
             'ListMeasurements': grpc.unary_stream_rpc_method_handler(
                     servicer.ListMeasurements,
@@ -793,6 +813,33 @@ class EvaluatorService:
             '/evenmesh.evaluator.v1.EvaluatorService/ListConfigurations',
             evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsRequest.SerializeToString,
             evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.evaluator.v1.EvaluatorService/DeleteRun',
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.DeleteRunRequest.SerializeToString,
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.DeleteRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,6 +67,12 @@ class EvaluatorServiceStub:
     """Lists the runs, newest first."""
     ListConfigurations: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.ListConfigurationsRequest, _evaluator_service_pb2.ListConfigurationsResponse]
     """Lists the configurations, newest first."""
+    DeleteRun: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.DeleteRunRequest, _evaluator_service_pb2.DeleteRunResponse]
+    """Deletes a run: its observations with their texts and measurements, its report and its conversations. Sums over
+    all runs stay: reports of configurations (without these conversations), days and balances of providers, largest
+    utilities of queries. The run counts against no limit then. A call that ends early has deleted a part; call it
+    again. Deleting it again deletes nothing. What is observed of the run afterwards begins a new one.
+    """
     ListMeasurements: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]
     """Streams the measurements of a run, one for each observation, in the order of storing."""
     GetObservation: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetObservationRequest, _evaluator_service_pb2.GetObservationResponse]
@@ -117,6 +123,12 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Lists the runs, newest first."""
     ListConfigurations: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.ListConfigurationsRequest, _evaluator_service_pb2.ListConfigurationsResponse]  # type: ignore[assignment]
     """Lists the configurations, newest first."""
+    DeleteRun: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.DeleteRunRequest, _evaluator_service_pb2.DeleteRunResponse]  # type: ignore[assignment]
+    """Deletes a run: its observations with their texts and measurements, its report and its conversations. Sums over
+    all runs stay: reports of configurations (without these conversations), days and balances of providers, largest
+    utilities of queries. The run counts against no limit then. A call that ends early has deleted a part; call it
+    again. Deleting it again deletes nothing. What is observed of the run afterwards begins a new one.
+    """
     ListMeasurements: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]  # type: ignore[assignment]
     """Streams the measurements of a run, one for each observation, in the order of storing."""
     GetObservation: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetObservationRequest, _evaluator_service_pb2.GetObservationResponse]  # type: ignore[assignment]
@@ -254,6 +266,18 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.ListConfigurationsResponse, _abc.Awaitable[_evaluator_service_pb2.ListConfigurationsResponse]]:
         """Lists the configurations, newest first."""
+
+    @_abc_1.abstractmethod
+    def DeleteRun(
+        self,
+        request: _evaluator_service_pb2.DeleteRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.DeleteRunResponse, _abc.Awaitable[_evaluator_service_pb2.DeleteRunResponse]]:
+        """Deletes a run: its observations with their texts and measurements, its report and its conversations. Sums over
+        all runs stay: reports of configurations (without these conversations), days and balances of providers, largest
+        utilities of queries. The run counts against no limit then. A call that ends early has deleted a part; call it
+        again. Deleting it again deletes nothing. What is observed of the run afterwards begins a new one.
+        """
 
     @_abc_1.abstractmethod
     def ListMeasurements(
