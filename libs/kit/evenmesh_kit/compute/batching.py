@@ -34,8 +34,7 @@ class MicroBatcher(Generic[I, O]):
 
     Args:
         run: computes a batch and returns one result or exception per item, in order. If it raises, every item
-        of
-            the batch gets that exception.
+            of the batch gets that exception.
         max_size: most items in a batch, [1, inf).
         max_delay_s: longest wait for more items. Seconds, [0, inf).
         cost: cost of one item, [0, inf).
