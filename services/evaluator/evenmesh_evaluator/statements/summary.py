@@ -168,16 +168,23 @@ def _exposure(total: ProviderDay, variance: float, *, private: bool) -> Configur
         min(max(0, total.num_cited), found) if private else total.num_cited,
         exposure=_estimate(found, total.exposure, total.exposure_squares, variance, low=0.0),
         target=_estimate(targeted, total.target, total.target_squares, variance, low=0.0),
-        owed=_estimate(targeted, owed, total.owed_squares, 2 * variance, low=-1.0),
+        owed=_estimate(targeted, owed, total.owed_squares, variance, low=-1.0, sums=2),
     )
 
 
-def _estimate(count: int, total: float, squares: float, variance: float, *, low: float) -> Estimate:
-    """Return the mean of shares in [``low``, 1] with its interval, which covers noise in their sum."""
+def _estimate(
+    count: int, total: float, squares: float, variance: float, *, low: float, sums: int = 1
+) -> Estimate:
+    """Return the mean of shares in [``low``, 1] with its interval, which covers noise in total and count.
+
+    ``variance`` is that of the noise in the count and in each of the ``sums`` that make up the total. The
+    mean is a ratio: noise x in the total and y in the count move it by (x − mean · y) / count.
+    """
     if not count:
         return Estimate(None, None, None, 0, 0)
     mean = min(max(total / count, low), 1.0)
     if count == 1:
         return Estimate(mean, None, None, 1, 0)
     spread = max(0.0, squares - count * mean**2)
-    return Estimate(mean, *bounded_interval(count, mean, spread, low=low, high=1.0, noise=variance), count, 0)
+    noise = (sums + mean**2) * variance
+    return Estimate(mean, *bounded_interval(count, mean, spread, low=low, high=1.0, noise=noise), count, 0)
