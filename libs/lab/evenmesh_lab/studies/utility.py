@@ -362,7 +362,10 @@ def _summary(
     key: tuple[str, float | None], rows: Sequence[UtilityRow], bootstrap: Bootstrap
 ) -> UtilitySummary:
     mine = [row for row in rows if (row.system, row.alpha) == key]
-    means = means_of(key, mine, LABELS, bootstrap, outcomes=("eu", "eu_norm"))
+    # LaMP-3's utilities reach 4, and those of a file any number: such a mean is no share.
+    largest = max((row.u_max for row in rows if not np.isnan(row.u_max)), default=0.0)
+    outcomes = ("eu_norm",) if largest > 1 else ("eu", "eu_norm")
+    means = means_of(key, mine, LABELS, bootstrap, outcomes=outcomes)
     return UtilitySummary(*key, len(mine), sum(row.num_unanswered for row in mine), means)
 
 

@@ -263,6 +263,18 @@ def test_lamp_scores_count():
     assert utility.measure([query], k=1, metric="LaMP-3", bootstrap=QUICK).rows[0].eu == 4 - abs(5 - 4)
 
 
+def test_a_mean_of_utilities_above_1_lies_in_its_interval() -> None:
+    """LaMP-3's utilities are 4 less the error; 3 and 4 in turn have Student's t interval of 20 values."""
+    queries = [
+        audit(sampling("x", None, "1", answers=[guess]), query=f"q{at}", references=("5",))
+        for at, guess in enumerate(["4", "5"] * 10)
+    ]
+    (found,) = utility.measure(queries, k=1, metric="LaMP-3", bootstrap=QUICK).summaries
+    eu = found.means["eu"]
+    assert eu.value == 3.5
+    assert (eu.low, eu.high) == pytest.approx((3.2599, 3.7401), abs=1e-4)  # 3.5 ± 2.093 · 0.513 / √20
+
+
 def test_a_metric_that_is_asked_for_scores_what_has_a_utility() -> None:
     query = audit(sampling("x", None, "1", answers=["the yes"], utilities=[0.25]), references=("yes",))
     assert utility.measure([query], k=1, bootstrap=QUICK).rows[0].eu == 0.25
