@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from evenmesh_core.group_fairness import Attribute, Transcript
 from evenmesh_lab import figures
 from evenmesh_lab.figures.outcomes import draw_outcomes
 from evenmesh_lab.files import FileError, read_conversations, read_marks
+from evenmesh_lab.files.records import replace_file
 from evenmesh_lab.studies import Bootstrap, ConversationStudy, conversation, stability
 from evenmesh_lab.studies.overlap import Overlap
 from evenmesh_lab.studies.stability import ConversationJudgement, Marks, StabilityStudy
@@ -57,7 +59,8 @@ def write_transcripts(folder: Path, plan: ConversationPlan) -> tuple[list[Path],
     for path, lines in texts.items():
         text = "".join(f"{line}\n" for line in lines).encode()
         if not path.exists():
-            path.write_bytes(text)
+            # Whole or not at all: the next run would take a part for what a person left of it.
+            replace_file(path, partial(Path.write_bytes, data=text))
         elif path.read_bytes() != text:
             corrected.append(path)
     return list(texts), corrected
@@ -113,13 +116,13 @@ def measure(
             alpha=0.5 if (weight := how.get("relevance_weight")) is None else weight,
             bootstrap=settings,
         )
-        scores = {(row.system, row.trial, row.topic): row for row in fairness.rows}
-        for (system, trial), found in transcripts.items():
-            for one in found:
-                row = scores[system, trial, one.topic]
-                judged[system, trial, one.topic] = ConversationJudgement(
-                    _entities(one), row.relevance, row.group_fairness
-                )
+        # In the same order, and not by trial: the study counts a topic's conversations, of which a person may
+        # have taken one out.
+        held = [(*key, one) for key, found in transcripts.items() for one in found]
+        for (system, trial, one), row in zip(held, fairness.rows, strict=True):
+            judged[system, trial, one.topic] = ConversationJudgement(
+                _entities(one), row.relevance, row.group_fairness
+            )
     planned = {
         topic.name: topic.num_turns for topic in plan.topics.topics if only is None or topic.name in only
     }

@@ -1,7 +1,9 @@
 """Transcripts of conversations: their lines are those that are said, whatever characters are in them."""
 
 import json
-from collections.abc import AsyncIterator
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +11,7 @@ from typing import Any, Self
 
 import pytest
 
+from evenmesh.types.conversation import GroupTarget
 from evenmesh.types.events import Answer, Cost
 from evenmesh_lab.files import read_conversations
 from evenmesh_studies.conversations import report
@@ -83,3 +86,56 @@ def _written(folder: Path, plan: ConversationPlan, unit: ConversationUnit, held:
     (read,) = read_conversations(path)
     assert [turn.words for turn in read.turns][1::2] == [len(ENDS.split())] * 2
     assert report.write_transcripts(folder, plan) == ([path], [])
+
+
+def test_a_write_that_breaks_off_leaves_no_transcript_that_looks_corrected(
+    plan: ConversationPlan, tmp_path: Path
+) -> None:
+    (unit,) = plan.units()
+    said = SystemTurn("word " * 2_000, False)
+    held = ConversationRecord(("##### t", *turn_lines(1, "Who?", said, ())), (said,))
+    (tmp_path / "conversations.jsonl").write_text(record(unit, held) + "\n", encoding="utf-8")
+    with _no_file_above(4_096), pytest.raises(OSError, match="too large"):
+        report.write_transcripts(tmp_path, plan)
+    (path,), corrected = report.write_transcripts(tmp_path, plan)
+    assert corrected == []
+    assert path.stat().st_size > 4_096
+
+
+def test_a_topic_may_be_taken_out_of_one_trial(tmp_path: Path) -> None:
+    """Of three trials the first has topic a alone; both topics of the others are of their own trial."""
+    topics = tmp_path / "topics.jsonl"
+    topics.write_text("".join(json.dumps({"topic": one, "turns": ["Who?"]}) + "\n" for one in "ab"))
+    target = GroupTarget("G", ("x", "y"))
+    systems = [SystemSettings("alpha=1", 1.0)]
+    plan = ConversationPlan(read_topics(topics), systems, trials=3, targets=[target])
+    folder = tmp_path / report.TRANSCRIPTS
+    folder.mkdir()
+    for trial in (1, 2, 3):
+        held = "".join(
+            f"##### {topic}\n### U1\nWho?\n### S1 o\nhttp://{topic}{trial}\n#L{trial - 1}\n#G: (1,0)\n"
+            for topic in ("ab" if trial > 1 else "a")
+        )
+        (folder / f"alpha=1-trial{trial}.txt").write_text(held)
+    found = report.measure(tmp_path, plan)
+    assert found.fairness is not None
+    assert [(row.topic, row.relevance > 0) for row in found.fairness.rows] == [
+        ("a", False),
+        ("a", True),
+        ("b", True),
+        ("a", True),
+        ("b", True),
+    ]
+    (stability,) = found.stability.stability
+    assert stability.num_topics == 1
+
+
+@contextmanager
+def _no_file_above(num_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond a size, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
