@@ -231,7 +231,7 @@ def test_problems_of_a_harvest_are_reported_before_anything_is_asked(
 ) -> None:
     path = tmp_path / "topics.jsonl"
     path.write_text('{"topic": "a", "turns": ["x"], "useful": [["no-such-passage"]]}\n{"topic": "b"}\n')
-    words = ("-c", DEMO, "-m", "no-such-model", "--fair", "colour", "--alpha", "1,1,x")
+    words = ("-c", DEMO, "-m", "no-such-model", "--fair", "colour", "--alpha", "1,1.0,x")
     ended = run_here(mesh.home, "harvest", str(path), "-o", str(tmp_path / "out"), *words)
     assert ended.status == 2
     for problem in (

@@ -231,9 +231,7 @@ def _systems(alpha: str, models: Sequence[str], openai: str, problems: list[str]
     if len(models) > 1:
         problems.append("--model may be repeated for an endpoint only")
     found = []
-    parts = [part.strip() for part in alpha.split(",")]
-    problems.extend(repeated("--alpha: given", parts))
-    for part in parts:
+    for part in (part.strip() for part in alpha.split(",")):
         try:
             dial = None if part == "none" else float(part)
         except ValueError:
@@ -243,6 +241,9 @@ def _systems(alpha: str, models: Sequence[str], openai: str, problems: list[str]
             continue
         name = "ranked" if dial is None else f"alpha={dial:g}"
         found.append(SystemSettings(name, dial, models[0] if models else ""))
+    # By name, as 1 and 1.0 are one system.
+    given = ["none" if one.alpha is None else f"{one.alpha:g}" for one in found]
+    problems.extend(repeated("--alpha: given", given))
     return found
 
 
