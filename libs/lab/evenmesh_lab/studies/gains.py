@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.records import GainRecord
 from evenmesh_lab.studies.tables import Column, Table, text
@@ -50,13 +52,16 @@ def _row(
         max((one.utility for one in found if one.utility is not None), default=float("nan"))
         for found in queries.values()
     ]
+    baselines = [found[0].baseline for found in queries.values()]
+    # LaMP-3's utilities reach 4.
+    within = UPWARD if np.nanmax([*baselines, *best]) > 1 else UNIT
     return (
         model,
         len(queries),
         bootstrap.mean(f"passages {model}", [len(found) for found in queries.values()], within=UPWARD),
         bootstrap.mean(f"useful {model}", useful, within=UPWARD),
         sum(count >= 2 for count in useful),
-        bootstrap.mean(f"baseline {model}", [found[0].baseline for found in queries.values()], within=UNIT),
-        bootstrap.mean(f"best {model}", best, within=UNIT),
+        bootstrap.mean(f"baseline {model}", baselines, within=within),
+        bootstrap.mean(f"best {model}", best, within=within),
         sum(one.utility is None for one in gains),
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files import FileError, GainRecord, blank_ids, read_gains, write_qrels
 from evenmesh_lab.studies import gains as study
 
@@ -43,3 +44,12 @@ def test_the_table_counts_what_is_useful() -> None:
     assert (model, queries, several, unknown) == ("m", 2, 1, 1)
     assert (passages.value, useful.value) == ((3 + 1) / 2, (2 + 0) / 2)  # type: ignore[union-attr]
     assert (baseline.value, best.value) == (0.25, (1.0 + 0.0) / 2)  # type: ignore[union-attr]
+
+
+def test_means_of_utilities_above_1_lie_in_their_intervals() -> None:
+    """Those of LaMP-3 reach 4: the answers without passages have 2 or 3, the best 3 or 4."""
+    gains = [_gain(f"q{at}", "a", 3.0 + at % 2, 2.0 + at % 2) for at in range(20)]
+    ((*_, baseline, best, _),) = study.table({"m": gains}).rows
+    for found, mean in ((baseline, 2.5), (best, 3.5)):
+        assert isinstance(found, BootstrapInterval)
+        assert found.low < found.value == mean < found.high
