@@ -128,10 +128,10 @@ class Evaluator:
     async def measurements(self, tenant: str, run_id: str) -> AsyncIterator[StoredMeasurement]:
         """Yield the measurements of a tenant's run in the order of storing, page by page from the store.
 
-        Observations that arrive meanwhile may or may not be included.
+        Observations that arrive meanwhile may or may not be included; deleted ones are not.
 
         Raises:
-            NotFound: the run has no observations.
+            NotFound: there is no such run.
             Unavailable: the store cannot be read now.
         """
         after = -1
@@ -139,7 +139,7 @@ class Evaluator:
             for one in page:
                 yield one
             after = page[-1].sequence
-        if after < 0:
+        if after < 0 and not await self._store.has_run(tenant, run_id):
             raise _no_run(run_id)
 
     async def delete_run(self, tenant: str, run_id: str) -> tuple[bool, int]:

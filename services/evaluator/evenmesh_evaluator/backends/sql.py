@@ -304,6 +304,13 @@ class SqlObservationStore:
             payload: bytes | None = await connection.scalar(query)
         return payload
 
+    async def has_run(self, tenant: str, run_id: str) -> bool:
+        """Return whether a tenant's run was ever observed, though its observations may be deleted."""
+        columns = SCOPES.c
+        mine = and_(columns.tenant == tenant, columns.kind == _Kind.RUN, columns.key == run_id)
+        async with self._database.read() as connection:
+            return await connection.scalar(select(columns.id).where(mine)) is not None
+
     async def measurements(
         self, tenant: str, run_id: str, *, after: int, limit: int
     ) -> Sequence[StoredMeasurement]:

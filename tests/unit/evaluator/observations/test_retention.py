@@ -16,6 +16,7 @@ from evenmesh.wire.errors import NotFound, Unavailable
 from evenmesh_evaluator.__main__ import EvaluatorService
 from evenmesh_evaluator.backends import sql_deletion
 from evenmesh_evaluator.backends.sql import SqlObservationStore
+from evenmesh_evaluator.engine import Evaluator
 from evenmesh_evaluator.observations import retention
 from evenmesh_evaluator.observations.retention import Retention
 from evenmesh_evaluator.observations.scores import measure
@@ -57,6 +58,20 @@ async def test_all_that_is_due_is_deleted_in_steps(
     clock.now_us += 1
     assert await keeper.delete() == 10
     assert await store.observation(DEFAULT_TENANT, "later") is not None
+
+
+async def test_a_run_without_observations_is_listed_empty_while_others_are_not_there(
+    store: SqlObservationStore, clock: Clock
+) -> None:
+    await _store(store, "old")
+    clock.now_us += 25 * HOUR_US
+    await Retention(store, timedelta(days=1), clock=clock).delete()
+    evaluator = Evaluator(store, commit_size=1)
+    assert [one.scope for one in (await evaluator.runs(DEFAULT_TENANT, before=None, limit=10))[0]] == ["run"]
+    assert [one async for one in evaluator.measurements(DEFAULT_TENANT, "run")] == []
+    with pytest.raises(NotFound, match="no run 'other'"):
+        _ = [one async for one in evaluator.measurements(DEFAULT_TENANT, "other")]
+    await evaluator.close()
 
 
 @pytest.mark.parametrize("failure", [Unavailable("STORE_LOCKED", "locked"), RuntimeError("unforeseen")])
