@@ -23,7 +23,7 @@ ANN = Agent("qa", "ann")
 
 
 class Model:
-    """Scores every row by the number in its file."""
+    """Scores every row by the number in its file; one below zero cannot be computed."""
 
     device = "cpu"
 
@@ -54,6 +54,8 @@ class Model:
         return [Row((1,), None) for _ in texts]
 
     def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
+        if self.score < 0:
+            raise RuntimeError("the layers do not fit")
         return [self.score] * len(rows)
 
     def add_agents(self, agents: Sequence[Agent]) -> None:

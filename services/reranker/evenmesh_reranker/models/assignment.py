@@ -115,7 +115,10 @@ class VersionLoader(Generic[Loaded, A]):
                 raise ManifestError("it is an adapter")
             provenance = manifest.lineage.provenance
             model = self._loader.full(folder, version, provenance=provenance, created_at=manifest.created_at)
-            score = model.probabilities(model.rows("a", ["b"], Agent()), [None])[0]
+            try:
+                score = model.probabilities(model.rows("a", ["b"], Agent()), [None])[0]
+            except Exception as error:  # whatever its layers, or its device, make of a pair
+                raise ManifestError(f"it cannot score: {type(error).__name__}") from error
             if not math.isfinite(score):
                 raise ManifestError("its scores are no numbers")
             model.add_agents(agents)
@@ -138,6 +141,9 @@ def damage_named(version: str) -> Iterator[None]:
         yield
     except StoreAwayError as error:
         raise Unavailable("MODELS_AWAY", f"version {version} cannot be read now: {error}") from error
+    except OSError as error:
+        said = error.strerror or type(error).__name__
+        raise Unavailable("MODELS_AWAY", f"version {version} cannot be read now: {said}") from error
     except ManifestError as error:
         raise FailedPrecondition("DAMAGED_MODEL", f"version {version} cannot be served: {error}") from error
     except ModelError as error:

@@ -521,17 +521,28 @@ class ModelRegistry:
             await asyncio.sleep(self._poll_s)
             async with self._changing.hold(deadline.current()):
                 try:
-                    seen = await self._follow(seen)
-                    self._away = False
-                except (Unavailable, ManifestError, OSError) as error:
-                    if not self._away:
-                        why = error.message if isinstance(error, Unavailable) else str(error)
-                        _log.warning("promotions are followed again later: %s", why)
-                    self._away = True
-                await self._drop_damaged()
-                if self._keep_versions is not None and time.monotonic() >= self._prune_at:
-                    self._prune_at = time.monotonic() + _PRUNE_S
-                    await self._prune(self._keep_versions)
+                    seen = await self._look(seen)
+                except Exception:  # noqa: BLE001 - this task must not end: an old version would serve on
+                    _log.exception("what was promoted is looked for again later")
+
+    async def _look(self, seen: Hashable) -> Hashable:
+        """Follow other processes, and remove versions that are damaged or that nothing needs.
+
+        Return what is seen now, as :meth:`_follow` does.
+        """
+        try:
+            seen = await self._follow(seen)
+            self._away = False
+        except (Unavailable, ManifestError, OSError) as error:
+            if not self._away:
+                why = error.message if isinstance(error, Unavailable) else str(error)
+                _log.warning("promotions are followed again later: %s", why)
+            self._away = True
+        await self._drop_damaged()
+        if self._keep_versions is not None and time.monotonic() >= self._prune_at:
+            self._prune_at = time.monotonic() + _PRUNE_S
+            await self._prune(self._keep_versions)
+        return seen
 
     async def _follow(self, seen: Hashable) -> Hashable:
         """Serve what other processes promoted since ``seen``, for the agents that they registered.

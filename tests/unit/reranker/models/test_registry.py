@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -43,7 +44,11 @@ async def test_without_a_model_it_says_what_to_do(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("score", "said"),
-    [("nan", "its scores are no numbers"), ("broken", "it cannot be loaded: no such layer")],
+    [
+        ("nan", "its scores are no numbers"),
+        ("broken", "it cannot be loaded: no such layer"),
+        ("-1", "it cannot score: RuntimeError"),
+    ],
 )
 async def test_what_cannot_score_is_refused(world: World, score: str, said: str) -> None:
     good, bad = world.keep("0.5"), world.keep(score)
@@ -135,10 +140,13 @@ async def test_changes_of_tenants_take_turns(world: World) -> None:
     assert len(order) == 21
 
 
-async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(world: World) -> None:
+@pytest.mark.parametrize("score", ["broken", "-1"])
+async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(
+    world: World, score: str
+) -> None:
     everyones = world.keep("0.1")
     await world.registry.promote(everyones, tenant=DEFAULT_TENANT)
-    broken = world.keep("broken", ANN)
+    broken = world.keep(score, ANN)
     world.store.set_pointer(ANN, Pointer(broken))
     later = world.another()
     await later.start(None)
@@ -188,6 +196,43 @@ async def test_what_another_process_promotes_is_followed(world: World) -> None:
     assert (await world.registry.model_for(ANN)).version == own
     assert (await world.registry.model_for(Agent())).version == one
     await other.close()
+
+
+async def test_promotions_are_followed_after_an_unforeseen_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = world.keep("0.1"), world.keep("0.2")
+    real, failed = world.loader.full, asyncio.Event()
+
+    def failing(folder: Path, version: str, *, provenance: str, created_at: datetime) -> LoadedModel:
+        if version == one:
+            failed.set()
+            raise RuntimeError("unforeseen")
+        return real(folder, version, provenance=provenance, created_at=created_at)
+
+    monkeypatch.setattr(world.loader, "full", failing)
+    world.store.set_pointer(AllAgents(), Pointer(one))
+    await until(failed.is_set)
+    world.store.set_pointer(AllAgents(), Pointer(two, (one,)))
+    await until(lambda: world.registry.has_model)
+    assert (await world.registry.model_for(ANN)).version == two
+
+
+async def test_a_disk_that_fails_leaves_what_serves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    everyones, own = world.keep("0.1"), world.keep("0.2", ANN)
+    await world.registry.promote(everyones, tenant=DEFAULT_TENANT)
+    world.store.set_pointer(ANN, Pointer(own))
+    later = world.another()
+    await later.start(None)
+
+    def full(_: str) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device", "/somewhere")
+
+    monkeypatch.setattr(world.store, "verified", full)  # as one of a bucket, which fetches what it verifies
+    with pytest.raises(Unavailable, match=r"cannot be read now: No space left on device$"):
+        await world.registry.promote(own, tenant=DEFAULT_TENANT)
+    assert (await later.model_for(ANN)).version == everyones
+    await later.close()
 
 
 async def test_what_is_promoted_while_a_registry_starts_is_followed(world: World) -> None:
