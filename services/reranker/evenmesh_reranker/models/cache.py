@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -19,6 +20,8 @@ _Key: TypeAlias = "tuple[str, Hashable]"
 
 class LoadingCache(Generic[V]):
     """Values by tenant and key. Requests for a missing value wait for one load that they share.
+
+    A load runs outside every caller's context, so that it does not fail at the deadline of one of them.
 
     Where the room is full, the tenant that holds most loses what it used longest ago.
 
@@ -49,7 +52,8 @@ class LoadingCache(Generic[V]):
             return value
         task = self._loading.get(place)
         if task is None:
-            task = self._loading[place] = asyncio.create_task(self._load(place, load))
+            loading = asyncio.create_task(self._load(place, load), context=contextvars.Context())
+            task = self._loading[place] = loading
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # One request that is cancelled must not end the load that others wait for.
         return await asyncio.shield(task)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from evenmesh.wire import deadline
+from evenmesh.wire.deadline import Deadline
 from evenmesh_reranker.models.cache import LoadingCache
 
 
@@ -50,6 +52,22 @@ async def test_who_waits_together_loads_once_and_one_may_leave() -> None:
     loader.proceed.set()
     assert [one.name for one in await asyncio.gather(*waiting[1:])] == ["a", "a"]
     assert loader.loaded == ["a"]
+
+
+async def test_a_load_goes_on_after_the_deadline_of_who_began_it() -> None:
+    cache = LoadingCache[Value](100)
+
+    async def load() -> Value:
+        deadline.current().budget()  # as each turn of a database is waited for
+        return Value("a")
+
+    async def hurried() -> Value:
+        deadline.enter(Deadline.after(0.0))
+        return await cache.get("t", "a", load)
+
+    first = asyncio.create_task(hurried())
+    second = asyncio.create_task(cache.get("t", "a", load))
+    assert [one.name for one in await asyncio.gather(first, second)] == ["a", "a"]
 
 
 async def test_what_failed_is_tried_again() -> None:
