@@ -143,20 +143,36 @@ class CrossEncoderReranker:
         """Score the queued pairs and accept no more."""
         await self._batcher.close()
 
-    async def _run(self, chunks: Sequence[_Chunk]) -> list[list[float]]:
-        by_model: dict[int, list[_Pair]] = defaultdict(list)
+    async def _run(self, chunks: Sequence[_Chunk]) -> list[list[float] | Exception]:
+        by_model: dict[int, list[int]] = defaultdict(list)
+        for at, chunk in enumerate(chunks):
+            by_model[id(chunk.assigned.model)].append(at)
+        found: dict[int, list[float] | Exception] = {}
+        for places in by_model.values():
+            found |= zip(places, await self._of_one_model([chunks[at] for at in places]), strict=True)
+        return [found[at] for at in range(len(chunks))]
+
+    async def _of_one_model(self, chunks: Sequence[_Chunk]) -> list[list[float] | Exception]:
+        """Return the scores of chunks of one model, or why it gives none of a chunk."""
         scored = [[0.0] * len(chunk.rows) for chunk in chunks]
-        for chunk, scores in zip(chunks, scored, strict=True):
-            for place, row in enumerate(chunk.rows):
-                by_model[id(chunk.assigned.model)].append(_Pair(row, chunk.assigned, scores, place))
-        for some in by_model.values():
-            model = some[0].assigned.model
-            lengths = [len(one.row.ids) for one in some]
-            size = self._batch_size or rows_at_once(model.device)
-            batches = deque(model.batches(lengths) or by_length(lengths, self._batch_tokens, size=size))
-            threads = min(model.parallel, len(batches))
+        some = [
+            _Pair(row, chunk.assigned, scores, place)
+            for chunk, scores in zip(chunks, scored, strict=True)
+            for place, row in enumerate(chunk.rows)
+        ]
+        model = chunks[0].assigned.model
+        lengths = [len(one.row.ids) for one in some]
+        size = self._batch_size or rows_at_once(model.device)
+        batches = deque(model.batches(lengths) or by_length(lengths, self._batch_tokens, size=size))
+        threads = min(model.parallel, len(batches))
+        try:
             await asyncio.gather(*(self._pool.run(self._score, some, batches) for _ in range(threads)))
-        return scored
+        except Exception as error:  # noqa: BLE001 - the caller receives it
+            if len(chunks) == 1:
+                return [error]
+            # One of several is at fault, or they are too much together: each by itself.
+            return [found for one in chunks for found in await self._of_one_model([one])]
+        return [*scored]
 
     def _score(self, some: Sequence[_Pair], batches: deque[list[int]]) -> None:
         """Score batches, and leave some to other threads, until none is left."""

@@ -23,12 +23,13 @@ from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import load
-from evenmesh_reranker.domain import Agent, Fusion, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage, Scores
 from evenmesh_reranker.models.fusions import Fusions
-from evenmesh_reranker.ports import Row
+from evenmesh_reranker.ports import Assigned, Row
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_encoders import OneForAll
 from tests.support.tiny_models import SENTENCES
+from tests.support.waiting import until
 
 QUERY = SENTENCES[0]
 CPU = Placement(torch.device("cpu"), torch.float32)
@@ -372,3 +373,55 @@ async def test_rows_of_a_batch_follow_the_device(device: str, size: int | None, 
     await reranker.close()
     pool.close()
     assert model.scored == batches
+
+
+class _Failing(_Somewhere):
+    """Cannot compute a batch that holds a pair of a length; one of length 9 is computed once it is let."""
+
+    def __init__(self, *lengths: int) -> None:
+        super().__init__("cpu")
+        self._fails = lengths
+        self.began = threading.Event()
+        self.let = threading.Event()
+
+    def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
+        return [Row((1,) * len(query), None) for _ in texts]
+
+    def probabilities(self, rows: Sequence[Row], adapters: Sequence[object]) -> list[float]:
+        if any(len(row.ids) in self._fails for row in rows):
+            raise IndexError("index out of range in self")
+        if len(rows[0].ids) == 9:
+            self.began.set()
+            self.let.wait()
+        return super().probabilities(rows, adapters)
+
+
+class _ByTask:
+    """A model for each task."""
+
+    def __init__(self, models: dict[str, Any]) -> None:
+        self._models = models
+
+    async def model_for(self, agent: Agent) -> Assigned:
+        return Assigned(self._models[agent.task_id])
+
+
+async def test_a_request_that_fails_in_a_batch_fails_alone() -> None:
+    pool = ComputePool(2, "test")
+    models = {"one": _Failing(3), "other": _Failing(2)}
+    reranker = CrossEncoderReranker(
+        _ByTask(models), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.0
+    )
+
+    def score(query: str, task: str) -> asyncio.Task[Scores]:
+        return asyncio.create_task(reranker.score(query, _passages(1), Agent(task)))
+
+    first = score("q" * 9, "one")
+    await until(models["one"].began.is_set)
+    tasks = [score("q", "one"), score("qqq", "one"), score("qq", "other"), score("qqqq", "one")]
+    await until(lambda: len(reranker._batcher.waiting) == len(tasks))
+    models["one"].let.set()
+    found = await asyncio.gather(first, *tasks, return_exceptions=True)
+    await reranker.close()
+    pool.close()
+    assert [isinstance(one, IndexError) for one in found] == [False, False, True, True, False]
