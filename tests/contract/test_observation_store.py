@@ -474,7 +474,7 @@ async def test_stores_on_one_database_keep_a_quota_together(url: URL, clock: Clo
             )
         ((num_bytes, num_runs, _),) = (await _usage(url)).values()
         assert num_runs == 3
-        assert 100_000 - 11_536 < num_bytes <= 100_000
+        assert 100_000 - 12_048 < num_bytes <= 100_000
         assert await _usage(url) == await _recounted(url)
     finally:
         for store in stores:
@@ -487,10 +487,10 @@ async def test_a_day_of_a_provider_counts_once_and_until_it_is_dropped(url: URL,
     try:
         for batch in (("1", "2"), ("3",)):  # two providers, on one day
             await store.append(_measured(*(_shown_on(id_, DAY) for id_ in batch)))
-        assert await _usage(url) == {DEFAULT_TENANT: (3 * (1024 + 1) + 2 * 256, 1, 1)}
+        assert await _usage(url) == {DEFAULT_TENANT: (3 * (1024 + 1) + 2 * 256 + 512, 1, 1)}
         clock.now_us += 2 * DAY_US
         await store.append(_measured(_shown_on("4", DAY + 2), _shown_on("5", DAY + 1)))
-        assert await _usage(url) == {DEFAULT_TENANT: (5 * (1024 + 1) + 4 * 256, 1, 1)}
+        assert await _usage(url) == {DEFAULT_TENANT: (5 * (1024 + 1) + 4 * 256 + 512, 1, 1)}
         assert await _usage(url) == await _recounted(url)
     finally:
         await store.close()
@@ -499,7 +499,7 @@ async def test_a_day_of_a_provider_counts_once_and_until_it_is_dropped(url: URL,
 async def test_old_observations_are_deleted_and_make_room_and_reports_stay(
     url: URL, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=10_000))
+    store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=11_000))
     await store.open()
 
     async def stored(id_: str, tenant: str = DEFAULT_TENANT) -> bool | None:
@@ -523,7 +523,7 @@ async def test_old_observations_are_deleted_and_make_room_and_reports_stay(
         assert [one.observation_id for one in page] == ["b2"]
         assert (await _report(store), await _report(store, tenant="acme")) == before
         usage = await _usage(url)
-        assert usage[DEFAULT_TENANT] == (2 * 256, 1, 1)
+        assert usage[DEFAULT_TENANT] == (2 * 256 + 512, 1, 1)
         assert usage["acme"] == (await _recounted(url))["acme"]
         assert [await stored(id_) for id_ in ("a3", "a4", "a5")] == [True, True, None]
     finally:
@@ -613,7 +613,7 @@ async def test_what_is_observed_of_a_run_while_it_is_deleted_goes_with_it(
 
 
 async def test_conversations_of_a_deleted_run_count_no_more(
-    store: SqlObservationStore, monkeypatch: pytest.MonkeyPatch
+    store: SqlObservationStore, url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_deletion, "MAX_STEP", 2)
     mine = [_observation(f"{number}", conversation=_conversation(f"c{number}", 0.5)) for number in range(5)]
@@ -623,6 +623,43 @@ async def test_conversations_of_a_deleted_run_count_no_more(
     assert await _delete_run(store, "run") == (5, True)
     for scope in (Configuration(), "kept"):
         assert (await _report(store, scope)).estimates["conversation_relevance"].count == 1
+    assert await _usage(url) == await _recounted(url)
+
+
+async def test_queries_and_conversations_count_for_as_long_as_they_stay(url: URL, clock: Clock) -> None:
+    """Deleted observations leave them behind, without end: so they fill what their tenant may keep."""
+    store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=20_000))
+    await store.open()
+
+    async def stored(number: int, name: str) -> list[bool | None]:
+        found = [
+            _answered(f"{number}{kind}", 1.0, query_id=query, conversation=_conversation(conversation, 1.0))
+            for kind, query, conversation in (("a", "q", name), ("b", name, "c"))
+        ]
+        bare = replace(_observation(f"{number}c"), labels=Labels())
+        return list(await store.append(_measured(*found, bare)))
+
+    async def kept_of_deleted() -> int:
+        clock.now_us += 1
+        assert await store.delete_before(clock.now_us) == 3
+        ((num_bytes, *_),) = (await _usage(url)).values()
+        return num_bytes
+
+    try:
+        # A query and a conversation more each time, beside two that are always the same.
+        for number in range(8):
+            assert await stored(number, f"n{number}") == [True] * 3
+            assert await _usage(url) == await _recounted(url)
+            assert await kept_of_deleted() == 512 * (2 + 2 * (number + 1))
+        assert await stored(8, "n0") == [True] * 3
+        assert await kept_of_deleted() == 512 * (2 + 2 * 8)
+        for number in range(9, 16):
+            assert await stored(number, f"n{number}") == [True] * 3
+            await kept_of_deleted()
+        # 32 of them take 16,384 bytes, and three observations more than what is left.
+        assert await stored(16, "n16") == [True, None, None]
+    finally:
+        await store.close()
 
 
 async def _usage(url: URL) -> dict[str, tuple[int, ...]]:
@@ -637,7 +674,9 @@ async def _recounted(url: URL) -> dict[str, tuple[int, ...]]:
         """
         SELECT tenant,
             SUM(LENGTH(payload) + 1024)
-                + 256 * (SELECT COUNT(*) FROM provider_days WHERE provider_days.tenant = observations.tenant),
+                + 256 * (SELECT COUNT(*) FROM provider_days WHERE provider_days.tenant = observations.tenant)
+                + 512 * (SELECT COUNT(*) FROM peaks WHERE peaks.tenant = observations.tenant)
+                + 512 * (SELECT COUNT(*) FROM conversations WHERE conversations.tenant = observations.tenant),
             (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 0),
             (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 1)
         FROM observations GROUP BY tenant

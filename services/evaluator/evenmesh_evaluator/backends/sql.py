@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -429,12 +429,15 @@ class SqlObservationStore:
         Raises:
             sql_usage.OverQuota: a tenant would keep more than ``quotas``; None for no quotas.
         """
-        peak_ids = await self._raise_peaks(connection, changes.peaks)
+        peak_ids, kept = await self._raise_peaks(connection, changes.peaks)
         written = await self._touch_scopes(connection, items, changes.scopes)
         if changes.conversations:
             configurations = {key: id_ for key, (id_, _) in written.items()}
+            kept.update(await self._new_conversations(connection, changes.conversations))
             await self._replace_conversations(connection, changes.conversations, configurations)
         added = _added(items, changes.scopes, written)
+        for tenant, number in kept.items():
+            added[tenant]["num_bytes"] += number * sql_usage.KEPT_BYTES
         for tenant, days in (await self._add_providers(connection, items, written, now_us)).items():
             added[tenant]["num_bytes"] += days * sql_usage.PROVIDER_BYTES
         await sql_usage.add(connection, self._upserts.usage, added, quotas)
@@ -482,12 +485,16 @@ class SqlObservationStore:
 
     async def _raise_peaks(
         self, connection: AsyncConnection, peaks: Mapping[_Peak, float]
-    ) -> dict[_Peak, str]:
+    ) -> tuple[dict[_Peak, str], Counter[str]]:
+        """Return the ids of peaks, and by tenant how many are new."""
         if not peaks:
-            return {}
+            return {}, Counter()
+        # Nobody else writes meanwhile, so the new ones have higher ids than all before.
+        last = await connection.scalar(select(func.max(PEAKS.c.id))) or 0
         raised = [{**peak._asdict(), "utility": peaks[peak]} for peak in peaks]
-        rows = await connection.execute(self._upserts.peaks, raised)
-        return {_Peak(*peak): str(id_) for id_, *peak in rows}
+        rows = (await connection.execute(self._upserts.peaks, raised)).all()
+        new = Counter(_Peak(*peak).tenant for id_, *peak in rows if id_ > last)
+        return {_Peak(*peak): str(id_) for id_, *peak in rows}, new
 
     async def _touch_scopes(
         self,
@@ -510,6 +517,24 @@ class SqlObservationStore:
             )
         found = await connection.execute(self._upserts.scopes, rows)
         return {_ScopeKey(*scope): (id_, segments) for *scope, id_, segments in found}
+
+    async def _new_conversations(
+        self, connection: AsyncConnection, keys: Iterable[_ConversationKey]
+    ) -> Counter[str]:
+        """Return by tenant how many conversations are not there yet."""
+        runs: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for key in keys:
+            runs[key.tenant, key.run_id].append(key.conversation_id)
+        columns, new = CONVERSATIONS.c, Counter[str]()
+        for (tenant, run_id), ids in runs.items():
+            new[tenant] += len(ids)
+            for part in chunks(ids):
+                there = and_(
+                    columns.tenant == tenant, columns.run_id == run_id, columns.conversation_id.in_(part)
+                )
+                query = select(func.count()).select_from(CONVERSATIONS).where(there)
+                new[tenant] -= await connection.scalar(query) or 0
+        return new
 
     async def _replace_conversations(
         self,

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh_evaluator.backends.sql_tables import CONVERSATIONS, OBSERVATIONS, SCOPES, SEGMENTS
-from evenmesh_evaluator.backends.sql_usage import ROW_BYTES
+from evenmesh_evaluator.backends.sql_usage import KEPT_BYTES, ROW_BYTES
 from evenmesh_kit.storage.sql import chunks
 
 MAX_STEP: Final = 500
@@ -29,7 +29,7 @@ class RunStep(NamedTuple):
 
     Attributes:
         num_observations: observations that it deleted.
-        num_bytes: what they took of what the tenant may keep. Bytes.
+        num_bytes: what it freed of what the tenant may keep. Bytes.
         ended: whether nothing of the run is left.
         found: whether the run was there when this step ended the deletion.
     """
@@ -76,7 +76,7 @@ async def run_step(connection: AsyncConnection, tenant: str, run_id: str, kind: 
     for part in chunks(ids):
         await connection.execute(CONVERSATIONS.delete().where(of_run, columns.conversation_id.in_(part)))
     if ids:
-        return RunStep(0, 0)
+        return RunStep(0, len(ids) * KEPT_BYTES)
     key = and_(SCOPES.c.tenant == tenant, SCOPES.c.kind == kind, SCOPES.c.key == run_id)
     scope_id = await connection.scalar(select(SCOPES.c.id).where(key))
     if scope_id is None:

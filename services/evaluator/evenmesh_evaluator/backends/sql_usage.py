@@ -20,6 +20,10 @@ ROW_BYTES: Final = 1_024
 PROVIDER_BYTES: Final = 256
 """What a day of a provider takes, about. Bytes."""
 
+KEPT_BYTES: Final = 512
+"""What stays of a query with answers that are scored, and of a conversation, about, when their observations
+are deleted. Bytes."""
+
 _COUNTED: Final = ("num_bytes", "num_runs", "num_configurations")
 
 
@@ -45,9 +49,11 @@ class Entry:
 
     @property
     def most(self) -> int:
-        """What it takes at most: the days of its providers may be there already. Bytes."""
-        days = len(set(self.observation.providers) - {""})
-        return ROW_BYTES + len(self.observation.payload) + days * PROVIDER_BYTES
+        """What it takes at most: what it shares with others may be there already. Bytes."""
+        one = self.observation
+        days = len(set(one.providers) - {""})
+        kept = bool(one.labels.references and one.answers) + (one.conversation is not None)
+        return ROW_BYTES + len(one.payload) + days * PROVIDER_BYTES + kept * KEPT_BYTES
 
 
 async def over(
