@@ -6,12 +6,12 @@ a third of a millisecond for a token.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import isqrt
 from typing import Final
 
-from evenmesh_retriever.domain import Draw
+from evenmesh_retriever.analyzer import UnicodeWordAnalyzer
+from evenmesh_retriever.domain import AnyOf, Draw, Filter
 
 WEB_SEARCH: Final = 512
 """A search of the web and the reading of its pages."""
@@ -19,13 +19,15 @@ WEB_SEARCH: Final = 512
 _BYTES_A_TOKEN: Final = 2
 _ANALYSED: Final = 256
 _POSTINGS: Final = 2**16
+_LOOKED_UP: Final = 64
 _SCORED: Final = 256
 _DRAWN: Final = 2**15
 _INTEGRATED: Final = 48
 _SEARCHED: Final = 4
 _FILTERED: Final = 2**15
+_COMPARED: Final = 256
 _HELD: Final = 1024
-_WORD: Final = re.compile(r"\w+")
+_WORDS: Final = UnicodeWordAnalyzer()
 
 
 def encoding(sizes: Iterable[int], longest: int) -> int:
@@ -48,14 +50,25 @@ def holding(size: int) -> int:
     return size // _HELD
 
 
-def query(text: str, size: int) -> int:
-    """Return the work of finding the passages that share words with a query, among ``size`` of them."""
-    return len(_WORD.findall(text)) * size // _POSTINGS
+def query(text: str, size: int, segments: int) -> int:
+    """Return the work of finding the passages that share words with a query.
+
+    Args:
+        text: the query.
+        size: passages of the collection.
+        segments: segments that they are in; each is asked for every word.
+    """
+    # An analyzer splits as this one does, or at white space alone.
+    words = max(len(_WORDS.tokens(text)), len(text.split()))
+    return words * size // _POSTINGS + words * segments // _LOOKED_UP
 
 
-def filtering(conditions: int, size: int) -> int:
-    """Return the work of finding which of ``size`` passages meet some conditions."""
-    return conditions * size // _FILTERED
+def filtering(where: Filter, size: int, segments: int) -> int:
+    """Return the work of finding which passages meet the conditions of a filter; see :func:`query`."""
+    named = (len(one.allowed.values) for one in where.conditions if isinstance(one.allowed, AnyOf))
+    # A segment finds each value by halving, or reads all that it has, which are no more than its passages.
+    compared = sum(min(values * segments * size.bit_length(), size) for values in named)
+    return len(where.conditions) * size // _FILTERED + compared // _COMPARED
 
 
 def scoring(size: int) -> int:

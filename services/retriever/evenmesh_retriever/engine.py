@@ -142,16 +142,22 @@ class RetrieverEngine:
     def _work_over_collection(self, retriever: Retriever, query: Query, depth: int, k: int) -> int:
         """Return the work of a query over a collection, which is not too much."""
         try:
-            size = self._store.describe((query.tenant, query.collection)).num_passages
+            info = self._store.describe((query.tenant, query.collection))
+            size, segments = info.num_passages, info.num_segments
         except MeshError:
-            size = 0  # leasing it says what is wrong
+            size = segments = 0  # leasing it says what is wrong
         asking = 1 + retriever.work([len(query.text.encode())]) + cost.holding(query.held_bytes)
-        searching = cost.query(query.text, size) + (cost.scoring(size) if query.whole else 0)
-        if query.filter is not None:
-            searching += cost.filtering(len(query.filter.conditions), size)
+        searching = cost.query(query.text, size, segments) + (cost.scoring(size) if query.whole else 0)
         self._admission.check(
             asking + searching, "query", f"ask in fewer words of the {size} passages of this collection"
         )
+        if query.filter is not None:
+            searching += cost.filtering(query.filter, size, segments)
+            self._admission.check(
+                asking + searching,
+                "filter.conditions",
+                f"name fewer values, or ask in fewer words of the {size} passages of this collection",
+            )
         drawing = _drawing(query, size if query.whole else depth, k)
         self._admission.check(
             asking + searching + drawing,

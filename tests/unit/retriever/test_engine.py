@@ -20,6 +20,7 @@ from evenmesh_retriever import cost
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.domain import (
+    AnyOf,
     Condition,
     Draw,
     Filter,
@@ -295,6 +296,19 @@ async def test_conditions_of_a_filter_count(engine: RetrieverEngine, monkeypatch
         ),  # 2 × 20 passages / 5, and the query
     ):
         await engine.retrieve(dataclasses.replace(QUERY, filter=Filter(tuple(conditions))))
+
+
+async def test_a_filter_of_too_many_values_is_refused_by_its_field(engine: RetrieverEngine) -> None:
+    mine = engine._store.of(DEFAULT_TENANT)
+    passages = [Passage(f"p{number}", "", "fox", {"year": str(number)}) for number in range(1000)]
+    await mine.ingest("c", passages, create=False)
+    where = Filter(tuple(Condition("year", AnyOf(frozenset(map(str, range(500))))) for _ in range(16)))
+    query = dataclasses.replace(QUERY, filter=where)
+    assert len((await engine.retrieve(query)).passages) == 5
+    engine._admission = admission(400)
+    with pytest.raises(MeshError, match="may ask for 20: name fewer values") as refused:
+        await engine.retrieve(query)
+    assert (refused.value.reason, refused.value.field) == ("REQUEST_TOO_LARGE", "filter.conditions")
 
 
 async def test_a_tenant_leaves_half_of_the_work_to_others(engine: RetrieverEngine) -> None:

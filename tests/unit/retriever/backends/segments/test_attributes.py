@@ -9,7 +9,7 @@ import pytest
 
 from evenmesh_retriever.backends.segments.files import attributes
 from evenmesh_retriever.backends.segments.files.attributes import AttributeIndex
-from evenmesh_retriever.domain import Condition, NumberRange, Passage, number_of
+from evenmesh_retriever.domain import AnyOf, Condition, NumberRange, Passage, number_of
 
 VALUES = [
     *(
@@ -62,3 +62,22 @@ def test_numbers_of_an_attribute_are_read_once(monkeypatch: pytest.MonkeyPatch) 
         assert len(index.rows_meeting(Condition("year", NumberRange(float(low), None)))) > 0
         assert len(index.rows_meeting(Condition("none", NumberRange(float(low), None)))) == 0
     assert sorted(read) == sorted(VALUES)
+
+
+@pytest.mark.parametrize("read", [0, 10**6], ids=["halved", "read"])
+def test_named_values_are_found_whichever_way_they_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    monkeypatch.setattr(attributes, "_READ", read)
+    index = _index(VALUES * 2)
+    asked = frozenset(["2000", "é", "", "nan", "NaN", "200", "none of them"])
+    wanted = [row for row, value in enumerate(VALUES * 2) if value in asked]
+    assert sorted(index.rows_meeting(Condition("year", AnyOf(asked))).tolist()) == wanted
+    assert len(index.rows_meeting(Condition("none", AnyOf(asked)))) == 0
+
+
+def test_a_thousand_values_are_not_looked_for_one_by_one_among_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = _index(VALUES)
+    monkeypatch.setattr(AttributeIndex, "_place", None)
+    asked = frozenset(map(str, range(1000, 3000)))
+    assert index.rows_meeting(Condition("year", AnyOf(asked))).tolist() == [VALUES.index("2000")]
