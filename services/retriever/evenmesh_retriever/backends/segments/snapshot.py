@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
 from math import inf
 from threading import Lock
 from time import monotonic
@@ -18,7 +21,7 @@ from evenmesh.wire.errors import InvalidField, Unavailable
 from evenmesh_retriever.backends.segments.files.hashes import hashes_of
 from evenmesh_retriever.backends.segments.files.manifest import VersionManifest
 from evenmesh_retriever.backends.segments.files.segment import BoolArray, View
-from evenmesh_retriever.domain import CollectionInfo, Filter, IntArray, Passage
+from evenmesh_retriever.domain import AnyOf, CollectionInfo, Filter, IntArray, Passage
 
 _MASKS_KEPT: Final = 8
 
@@ -44,7 +47,7 @@ class SegmentSnapshot:
         self.ends = inf
         """When its files may go, on the clock of ``time.monotonic``; its passages are read no more then."""
         self._size = sum(view.num_passages for view in self.views)
-        self._masks: OrderedDict[Filter, list[BoolArray]] = OrderedDict()
+        self._masks: OrderedDict[bytes, list[BoolArray]] = OrderedDict()
         self._guard = Lock()
 
     def __len__(self) -> int:
@@ -127,17 +130,27 @@ class SegmentSnapshot:
 
     def rows(self, prefix: str = "") -> IntArray:
         """Return rows of the passages whose ids begin with ``prefix``, by ascending id."""
-        parts = [
-            _beginning_with(view, prefix.encode()) + offset
-            for view, offset in zip(self.views, self.offsets.tolist(), strict=False)
-        ]
-        return self.by_id(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        return np.fromiter(self._in_order(prefix), dtype=np.int64)
 
     def pages(self, size: int, prefix: str = "") -> Iterator[list[Passage]]:
-        """Yield the passages whose ids begin with ``prefix`` by ascending id, ``size`` at a time."""
-        rows = self.rows(prefix)
-        for begin in range(0, len(rows), size):
-            yield self.passages(rows[begin : begin + size].tolist())
+        """Yield the passages whose ids begin with ``prefix`` by ascending id, ``size`` at a time.
+
+        Raises:
+            Unavailable: the version was replaced too long ago.
+        """
+        self._check_time()
+        rows = self._in_order(prefix)
+        while some := list(islice(rows, size)):
+            yield self.passages(some)
+            self._check_time()  # the ids of the next ones are read too
+
+    def _in_order(self, prefix: str) -> Iterator[int]:
+        """Yield the rows of :meth:`rows`. One sort would let no other thread run until all are sorted."""
+        runs = []
+        for view, offset in zip(self.views, self.offsets.tolist(), strict=False):
+            part = _beginning_with(view, prefix.encode())
+            runs.append(zip(map(view.segment.records.id, part), part + offset, strict=True))
+        return (int(row) for _, row in heapq.merge(*runs))
 
     def by_id(self, rows: IntArray) -> IntArray:
         """Return some rows, by ascending passage id."""
@@ -165,14 +178,15 @@ class SegmentSnapshot:
         """
         if where is None:
             return [view.alive for view in self.views]
+        key = _key(where)
         with self._guard:
-            if where in self._masks:
-                self._masks.move_to_end(where)
-                return self._masks[where]
+            if key in self._masks:
+                self._masks.move_to_end(key)
+                return self._masks[key]
         self._check(where)
         masks = [_mask(view, where) for view in self.views]
         with self._guard:
-            self._masks[where] = masks
+            self._masks[key] = masks
             while len(self._masks) > _MASKS_KEPT:
                 self._masks.popitem(last=False)
         return masks
@@ -184,6 +198,22 @@ class SegmentSnapshot:
                     f"filter.conditions[{number}].attribute",
                     f"no passage of collection {self.info.name!r} has an attribute {condition.attribute!r}",
                 )
+
+
+def _key(where: Filter) -> bytes:
+    """Return what stands for a filter where its masks are kept: it may name 16 MiB of values itself."""
+    digest = blake2b(digest_size=16)
+    for one in where.conditions:
+        match one.allowed:
+            case AnyOf(values):
+                said = [one.attribute, "", *sorted(values)]
+            case allowed:
+                said = [one.attribute, repr(allowed)]
+        for data in (text.encode() for text in said):
+            digest.update(b"%d:" % len(data))
+            digest.update(data)
+        digest.update(b";")
+    return digest.digest()
 
 
 def _mask(view: View, where: Filter) -> BoolArray:
