@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import threading
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from evenmesh_documents import Limits, Parsed, Parsers
+from evenmesh_documents import Block, Document, Kind, Limits, Parsed, Parsers
 from evenmesh_documents.origins.found import Found, find
 from evenmesh_documents.parsing import wire
 from evenmesh_documents.parsing.parsers import ParserError
@@ -206,6 +209,19 @@ def test_a_reply_that_is_no_document_is_refused() -> None:
         wire.receive(io.BytesIO(wire.LENGTH.pack(1_000) + b"x" * 1_000), 999)
     with pytest.raises(wire.StreamError):
         wire.receive(io.BytesIO(wire.LENGTH.pack(10) + b"x"), 999)
+
+
+@pytest.mark.parametrize("field", ["title", "blocks", "attributes"])
+def test_a_reply_with_half_a_letter_is_refused(field: str) -> None:
+    half: dict[str, Any] = {
+        "title": "\ud800",
+        "blocks": (Block(Kind.PARAGRAPH, "\ud800"),),
+        "attributes": {"\ud800": ""},
+    }
+    document = Document("a.txt", (), title="\U0001f6b2 ö")
+    assert wire.unpacked(json.loads(wire.packed(document))) == document
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        wire.unpacked(json.loads(wire.packed(replace(document, **{field: half[field]}))))
 
 
 @pytest.mark.parametrize(

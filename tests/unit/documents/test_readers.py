@@ -368,6 +368,20 @@ def test_characters_that_are_no_text_are_left_out() -> None:
     assert of("a.txt", "a\x01b\u2028c\x85d").blocks == (Block(P, "ab\nc\nd"),)
 
 
+def test_what_a_document_states_is_text_too() -> None:
+    page = of("a.md", '---\ntitle: "a\\uD800\\n b"\nsi\u200bte: "\\uDC00c\\x01"\nauthor: "\\e[2J"\n---\ntext')
+    assert (page.title, page.author, dict(page.attributes)) == ("a b", "[2J", {"si\u200bte": "c"})
+
+
+@pytest.mark.parametrize("title", ["\xfe\xff\xd8\x00\x00A", "\xfe\xff\x00A\xd8\x3d"])
+def test_a_pdf_that_states_half_a_letter_is_read(title: str) -> None:
+    pages = [[(20.0, "Chains"), (11.0, "Oil them every 200 km.")]]
+    document = of("a.pdf", files.pdf(pages, info={"Title": title, "Author": "A. Rider"}))
+    assert (document.title, document.author) == ("Chains", "A. Rider")
+    document = of("a.pdf", files.pdf(pages, bookmarks=[(title, 1), ("Chains", 1)]))
+    assert blocks(document) == [(P, "Oil them every 200 km.", ("Chains",))]
+
+
 def test_long_cells_of_a_table_are_read_and_leave_other_readers_their_limit() -> None:
     before = csv.field_size_limit()
     document = read(Source("long.csv", b"a,b\n" + b"1" * (before + 1) + b",2\n"))

@@ -84,6 +84,8 @@ def unpacked(values: Mapping[str, Any]) -> Document:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("is no text")
+    if not value.isascii():
+        value.encode()  # halves of surrogate pairs, which JSON can hold, are none
     return value
 
 

@@ -1,10 +1,13 @@
 """Readers: one module for each format, each with ``read(source) -> Document``."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Final
 
 from evenmesh_documents.document import Document, UnreadableError
+from evenmesh_documents.outline import clean
 from evenmesh_documents.source import Source
 
 FORMATS: Final = {
@@ -50,5 +53,22 @@ def read(source: Source) -> Document:
     name = reader_of(source.address)
     if name is None:
         raise UnreadableError(without_reader(source.address))
-    done: Document = import_module(f"{__name__}.{name}").read(source)
-    return done
+    return _cleaned(import_module(f"{__name__}.{name}").read(source))
+
+
+def _cleaned(document: Document) -> Document:
+    """Return a document that states nothing but text, as its blocks do: a file may state any characters."""
+    title, author, language, date = (
+        " ".join(clean(one).split())
+        for one in (document.title, document.author, document.language, document.date)
+    )
+    attributes = {clean(name): clean(value) for name, value in document.attributes.items()}
+    return replace(
+        document,
+        title=title,
+        author=author,
+        language=language,
+        date=date,
+        attributes=MappingProxyType(attributes),
+        notes=tuple(map(clean, document.notes)),
+    )

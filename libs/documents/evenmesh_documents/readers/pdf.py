@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pypdfium2
@@ -102,13 +103,12 @@ def _read(source: Source, pdf: Any) -> Document:
         raise UnreadableError(
             "has no text on its pages; it may be scanned: give it OCR" if empty else "has no text"
         )
-    stated = pdf.get_metadata_dict(skip_empty=True)
-    found = _DATE.match(stated.get("CreationDate", ""))
+    found = _DATE.match(_stated(partial(pdf.get_metadata_value, "CreationDate")))
     return Document(
         source.address,
         blocks,
-        title=stated.get("Title", "").strip() or outline.first_heading,
-        author=stated.get("Author", "").strip(),
+        title=_stated(partial(pdf.get_metadata_value, "Title")).strip() or outline.first_heading,
+        author=_stated(partial(pdf.get_metadata_value, "Author")).strip(),
         date="-".join(part for part in found.groups() if part) if found else "",
         notes=tuple(notes),
     )
@@ -181,8 +181,16 @@ def _bookmarks(pdf: Any) -> dict[int, list[tuple[int, str]]]:
         destination = bookmark.get_dest()
         page = None if destination is None else destination.get_index()
         if page is not None:
-            found.setdefault(page + 1, []).append((bookmark.level + 1, bookmark.get_title()))
+            found.setdefault(page + 1, []).append((bookmark.level + 1, _stated(bookmark.get_title)))
     return found
+
+
+def _stated(text: Callable[[], str]) -> str:
+    """Return a text that a PDF states; empty where it is damaged, as one that was cut in a letter is."""
+    try:
+        return text()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _structured(
