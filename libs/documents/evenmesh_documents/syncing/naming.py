@@ -1,6 +1,7 @@
 """Name the passages of a source: their ids say the source and the file, so the collection is the state."""
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from evenmesh.wire.checks import MAX_ID_BYTES
@@ -63,14 +64,21 @@ def file_of(source: str, passage_id: str) -> str:
     return passage_id.removeprefix(source + _OF).partition(_IN)[0]
 
 
-def covers(address: str, key: str) -> bool:
-    """Return whether a file is the one of an address, or in the folder or archive that has it.
+def covering(addresses: Iterable[str]) -> Callable[[str], bool]:
+    """Return what tells whether the file of a key has one of some addresses, or is in a folder or archive
+    that has one. It takes the same time for any number of addresses.
 
     Of an address that is longer than a key, neighbours with the same beginning count too: whoever asks keeps
     what could not be read, and rather too much of it.
     """
-    if address in ("", "."):
-        return True
+    some = list(addresses)
+    if not {"", "."}.isdisjoint(some):
+        return lambda _: True
+    keys = {file_key(one) for one in some}
     # Cut as a key is: a character on the border is left out.
-    within = (address.replace(_IN, "%23").rstrip("/") + "/").encode()[: MAX_ADDRESS - 20]
-    return key == file_key(address) or key.startswith(within.decode(errors="ignore"))
+    within = {
+        (one.replace(_IN, "%23").rstrip("/") + "/").encode()[: MAX_ADDRESS - 20].decode(errors="ignore")
+        for one in some
+    }
+    lengths = {len(one) for one in within}
+    return lambda key: key in keys or any(key[:length] in within for length in lengths)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from evenmesh_documents.syncing.naming import covers
+from evenmesh_documents.syncing.naming import covering
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ def plan(read: Read, kept: Iterable[Kept], *, now: datetime, grace: timedelta) -
     delete: list[str] = []
     missing: dict[str, list[Kept]] = {}
     unchanged = unread = 0
+    is_unread = covering(read.unread)
     for one in kept:
         digest = read.passages.get(one.id)
         if digest is not None:
@@ -96,7 +97,7 @@ def plan(read: Read, kept: Iterable[Kept], *, now: datetime, grace: timedelta) -
                 unchanged += 1
         elif one.file in read.files:
             delete.append(one.id)
-        elif any(covers(address, one.file) for address in read.unread):
+        elif is_unread(one.file):
             unread += 1
         else:
             missing.setdefault(one.file, []).append(one)
