@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from evenmesh.wire.errors import MeshError
@@ -17,6 +18,15 @@ _PASSAGE_BYTES: Final = 512
 _TEXT_BYTES: Final = 128
 KEPT_BYTES: Final = 64 * 2**20
 """Passages that are kept for all tenants; one has at most a quarter."""
+
+
+@dataclass(eq=False)
+class _Search:
+    """A search that is under way."""
+
+    task: asyncio.Task[list[Passage]]
+    waiting: int = 0
+    """Callers that wait for it."""
 
 
 class SharedSearches:
@@ -44,7 +54,7 @@ class SharedSearches:
         self._source = source
         self._clock = clock
         self._keep_s = keep_s
-        self._under_way: dict[tuple[str, str], asyncio.Task[list[Passage]]] = {}
+        self._under_way: dict[tuple[str, str], _Search] = {}
         # With the time at which they are too old.
         self._found: TenantCache[tuple[float, list[Passage]]] = TenantCache(keep_bytes)
 
@@ -62,23 +72,34 @@ class SharedSearches:
             return list(kept[1])
         while (known := self._under_way.get((tenant, query))) is not None:
             try:
-                # Shielded: whoever goes away leaves the search to the others; it ends at its own limit.
-                return list(await asyncio.shield(known))
+                return await self._awaited((tenant, query), known)
             except MeshError:
                 # It may have had less time than there is now. The first caller to see it searches anew.
-                if self._under_way.get((tenant, query)) is known:
-                    del self._under_way[tenant, query]
-        search = asyncio.create_task(self._search(tenant, query, now + self._keep_s))
-        search.add_done_callback(_retrieve_failure)
+                self._forget((tenant, query), known)
+        search = _Search(asyncio.create_task(self._search(tenant, query, now + self._keep_s)))
+        search.task.add_done_callback(_retrieve_failure)
         self._under_way[tenant, query] = search
-        return list(await asyncio.shield(search))
+        return await self._awaited((tenant, query), search)
+
+    async def _awaited(self, key: tuple[str, str], search: _Search) -> list[Passage]:
+        """Return what a search finds; end it if nobody waits for it any more."""
+        search.waiting += 1
+        try:
+            # Shielded: whoever goes away leaves the search to the others.
+            return list(await asyncio.shield(search.task))
+        finally:
+            search.waiting -= 1
+            if not search.waiting:
+                # Work that was admitted ends with its callers, or they could have any number of searches run.
+                self._forget(key, search)
+                search.task.cancel()
+
+    def _forget(self, key: tuple[str, str], search: _Search) -> None:
+        if self._under_way.get(key) is search:
+            del self._under_way[key]
 
     async def _search(self, tenant: str, query: str, until: float) -> list[Passage]:
-        try:
-            found = await self._source.search(query)
-        finally:
-            if self._under_way.get((tenant, query)) is asyncio.current_task():
-                del self._under_way[tenant, query]
+        found = await self._source.search(query)
         self._found.put(tenant, query, (until, found), len(query.encode()) + _size(found))
         return found
 

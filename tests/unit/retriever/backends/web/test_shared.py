@@ -20,11 +20,16 @@ class Counted:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.fails = False
+        self.running = 0
 
     async def search(self, query: str) -> list[Passage]:
         self.searches += 1
         number = self.searches
-        await self.go_on.wait()
+        self.running += 1
+        try:
+            await self.go_on.wait()
+        finally:
+            self.running -= 1
         if self.fails:
             raise Unavailable("SEARCH_FAILED", f"search {number} failed")
         return [Passage(f"{query}-{number}", "", "x")]
@@ -57,6 +62,26 @@ async def test_who_asks_while_a_search_is_under_way_waits_for_it() -> None:
     found = await asyncio.gather(*asked[1:])
     assert {passage.id for one in found for passage in one} == {"fox-1"}
     assert source.searches == 1
+
+
+async def test_a_search_ends_with_the_last_who_waits_for_it() -> None:
+    source = Counted()
+    source.go_on.clear()
+    shared = SharedSearches(source, keep_s=60)
+    asked = [asyncio.create_task(shared.search("fox")) for _ in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for one in asked:
+        assert source.running == 1
+        one.cancel()
+    await asyncio.wait(asked)
+    again = asyncio.create_task(shared.search("fox"))  # not the one that is just ending
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (source.running, source.searches) == (1, 2)
+    source.go_on.set()
+    assert (await again)[0].id == "fox-2"
+    assert (source.running, shared._under_way) == (0, {})
 
 
 async def test_what_failed_is_searched_again() -> None:
