@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from pymilvus.exceptions import MilvusException
 
@@ -18,7 +20,7 @@ from evenmesh.wire.errors import (
     NotFound,
     Unavailable,
 )
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_retriever.analyzer import DEFAULT
 from evenmesh_retriever.backends.milvus import rows as rows_of
 from evenmesh_retriever.backends.milvus import schema
@@ -35,7 +37,8 @@ _IDS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 2**20
 _WRITTEN_AT_ONCE: Final = 2
-"""Collections that may be written at a time."""
+"""Collections of a tenant that may be written at a time."""
+_REFRESHED_AT_ONCE: Final = 1
 _MAX_K1: Final = 3
 T = TypeVar("T")
 
@@ -72,13 +75,16 @@ class MilvusStore(CollectionStore):
     def __init__(self, connect: Callable[[], Connection], recipe: MilvusIndexing) -> None:
         self._connect = connect
         self._recipe = recipe
-        self._pool = ComputePool(_WRITTEN_AT_ONCE, "retriever-milvus")
-        self._turns: dict[Key, asyncio.Lock] = {}
+        # A write makes the vectors of all its passages, which may take hours.
+        self._pool = TenantPool(_WRITTEN_AT_ONCE, "retriever-milvus")
+        self._refreshing = TenantPool(_REFRESHED_AT_ONCE, "retriever-milvus-refresh")
+        self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._known: dict[Key, Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._connection: Connection
         self._registry: Registry
         self._is_open = False
+        self._closing = Event()
 
     async def start(self) -> None:
         """Connect, and make sure that there are records.
@@ -96,13 +102,15 @@ class MilvusStore(CollectionStore):
             raise CannotStart(f"Milvus does not keep collections: {error.message}") from None
 
     async def stop(self) -> None:
-        """Wait for the writes that run and close the connection."""
+        """Abandon writes whose vectors are being made, wait for the others, and close the connection."""
+        self._closing.set()
         while self._tasks:
             await asyncio.wait(self._tasks)
         if self._is_open:
             self._is_open = False
             await self._pool.run(self._connection.close)
         self._pool.close()
+        self._refreshing.close()
 
     @property
     def version(self) -> str:
@@ -111,7 +119,7 @@ class MilvusStore(CollectionStore):
 
     async def refresh(self) -> None:
         """Read the current state: other processes may have changed it."""
-        records = await self._pool.run(self._registry.list)
+        records = await self._refreshing.run(self._registry.list)
         self._known = {record.key: record for record in records}
 
     @contextmanager
@@ -261,17 +269,18 @@ class MilvusStore(CollectionStore):
                 return record, 0, 0
             before = Usage(record.num_passages, record.passage_bytes)
             self._admit(key, before + Usage(added, grown), before)
-        rows = self._rows(changed)
         if is_new:
             # Not seen until its record is written: all of it, or none.
             try:
-                self._send(record, rows)
-                record = record.ended(added, grown)
-                self._registry.write(record)
+                self._send(record, self._rows(changed))
             except BaseException:
                 self._connection.drop(record.place)
                 raise
+            record = record.ended(added, grown)
+            # Where this fails it may be written all the same: what it names is kept, if only as garbage.
+            self._registry.write(record)
             return record, added, replaced
+        rows = self._rows(changed)
         return self._changed(record, lambda: self._send(record, rows), added, grown), added, replaced
 
     def _delete(self, key: Key, ids: Sequence[str]) -> tuple[Record, int]:
@@ -343,16 +352,21 @@ class MilvusStore(CollectionStore):
         texts = [passage.content for passage in passages]
         rows = [rows_of.row_of(passage) for passage in passages]
         if self._recipe.encoder is not None and texts:
-            vectors = self._recipe.encoder.encode_passages(texts, lambda _: None)
+            vectors = self._recipe.encoder.encode_passages(texts, self._go_on)
             for row, vector in zip(rows, vectors, strict=True):
                 row[rows_of.DENSE] = vector
         if (sparse := self._recipe.sparse) is not None and texts:
-            weights = sparse.encode_passages(texts, lambda _: None)
+            weights = sparse.encode_passages(texts, self._go_on)
             for row, one in zip(rows, weights, strict=True):
                 given = dict(zip(one.terms.tolist(), one.weights.tolist(), strict=True))
                 # A vector must not be empty; no query has the term that is not in the vocabulary.
                 row[rows_of.IMPACTS] = given or {sparse.vocabulary: 1.0}
         return rows
+
+    def _go_on(self, _: int) -> None:
+        """End the making of vectors when the service ends."""
+        if self._closing.is_set():
+            raise Unavailable("SHUTTING_DOWN", "the service is shutting down; nothing was kept")
 
     def _send(self, record: Record, rows: Sequence[Mapping[str, Any]]) -> None:
         part: list[Mapping[str, Any]] = []

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from secrets import token_hex
+from threading import Event, Semaphore
 
 import numpy as np
 import pytest
 from pymilvus import MilvusClient
 
-from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError, Unavailable
+from evenmesh.wire.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Unavailable,
+)
+from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.caller import Caller
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.milvus.connection import Connection, Row
@@ -46,8 +56,13 @@ class Failing(Connection):
     """The real connection, which fails at the change that it is reported to."""
 
     fails_at: int | None = None
+    answers = True
+    """Whether it says that a record was written, which it was."""
 
     def upsert(self, place: str, rows: Sequence[Row]) -> None:
+        if place == "evenmesh_collections" and not self.answers:
+            super().upsert(place, rows)
+            raise DeadlineExceeded("Milvus did not answer within 10 s")
         if place != "evenmesh_collections" and self.fails_at is not None:
             self.fails_at -= 1
             if self.fails_at < 0:
@@ -59,6 +74,7 @@ class Held:
     """A store with its connection."""
 
     def __init__(self, uri: str, recipe: MilvusIndexing) -> None:
+        self.uri = uri
         self.connection = Failing(uri)
         self.store = MilvusStore(lambda: self.connection, recipe)
         self.collections: TenantCollections = self.store.of(f"t-{token_hex(8)}")
@@ -126,6 +142,29 @@ async def test_of_a_new_collection_there_is_all_or_nothing(held: Held) -> None:
         await held.collections.ingest("new", many, create=True)
     await held.store.refresh()
     assert held.collections.list() == []
+
+
+async def test_a_new_collection_whose_record_may_be_written_stays(held: Held) -> None:
+    held.connection.answers = False
+    with pytest.raises(DeadlineExceeded):
+        await held.collections.ingest("new", PLAIN, create=True)
+    held.connection.answers = True
+    await held.store.refresh()
+    assert held.collections.describe("new").num_passages == 20
+    assert held.listed("new") == PLAIN
+    assert (await held.collections.ingest("new", PLAIN, create=True)).unchanged == 20
+
+
+async def test_names_of_no_collection_are_not_kept(held: Held) -> None:
+    for number in range(5):
+        for write in (
+            held.collections.drop(f"c{number}"),
+            held.collections.delete_passages(f"c{number}", ["a"]),
+            held.collections.ingest(f"c{number}", PLAIN, create=False),
+        ):
+            with pytest.raises(NotFound):
+                await write
+    assert len(held.store._turns) == 0
 
 
 async def test_writes_of_one_collection_take_turns(held: Held) -> None:
@@ -278,3 +317,67 @@ async def test_a_token_is_read_from_its_file(milvus: MilvusLite, tmp_path: Path)
     token.unlink()
     with pytest.raises(CannotStart, match="EVENMESH_RETRIEVER_MILVUS_TOKEN_FILE"):
         await opened(settings, None, None, Quotas())[0].start()
+
+
+class _Away(_Directions):
+    """Vectors of a model that is away, or does not finish until it is let go on."""
+
+    def __init__(self) -> None:
+        self.go_on = Event()
+        self.at_work = Semaphore(0)
+        self.is_away = False
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> np.ndarray:
+        if self.is_away:
+            raise Unavailable("MODEL_AWAY", "the model server does not answer")
+        self.at_work.release()
+        while not self.go_on.wait(0.01):
+            progress(0)
+        return super().encode_passages(texts, progress)
+
+
+@pytest.fixture
+async def slow(milvus: MilvusLite) -> AsyncIterator[tuple[Held, _Away]]:
+    encoder = _Away()
+    held = Held(milvus.uri, MilvusIndexing(encoder))
+    await held.store.start()
+    yield held, encoder
+    encoder.go_on.set()
+    await held.store.stop()
+    callers.enter(callers.ANYONE)
+
+
+async def test_a_model_that_is_away_leaves_no_collection_behind(slow: tuple[Held, _Away]) -> None:
+    held, encoder = slow
+    encoder.is_away = True
+    client = MilvusClient(held.uri)
+    before = client.list_collections()
+    with pytest.raises(Unavailable, match="does not answer"):
+        await held.collections.ingest("new", PLAIN, create=True)
+    assert sorted(client.list_collections()) == sorted(before)
+    client.close()
+
+
+async def test_vectors_of_one_tenant_keep_no_other_waiting(slow: tuple[Held, _Away]) -> None:
+    held, encoder = slow
+    callers.enter(Caller("busy", "busy", frozenset()))
+    mine = held.store.of("busy-" + token_hex(8))
+    long = [asyncio.create_task(mine.ingest(f"c{number}", PLAIN, create=True)) for number in range(3)]
+    for _ in range(2):
+        await asyncio.to_thread(encoder.at_work.acquire)
+    callers.enter(Caller("other", "other", frozenset()))
+    await held.store.refresh()
+    await held.collections.create("c", "", Lexical())
+    assert not any(one.done() for one in long)
+    encoder.go_on.set()
+    assert [(await one).added for one in long] == [20] * 3
+
+
+async def test_stopping_abandons_vectors_that_are_being_made(slow: tuple[Held, _Away]) -> None:
+    held, encoder = slow
+    await held.collections.create("c", "", Lexical())
+    long = asyncio.create_task(held.collections.ingest("c", PLAIN, create=False))
+    await asyncio.to_thread(encoder.at_work.acquire)
+    await held.store.stop()
+    with pytest.raises(Unavailable, match="shutting down; nothing was kept"):
+        await long
