@@ -27,7 +27,8 @@ from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
-from evenmesh_generator.runtime.networks.causal import BLOCK
+from evenmesh_generator.runtime.networks.causal import BLOCK, CausalNetwork
+from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.prompts import text_prompter
 from evenmesh_generator.runtime.prompts.text_prompter import RANKING_TEMPLATE, TextPrompter
@@ -518,6 +519,21 @@ def test_what_prompts_begin_with_is_read_once_to_judge(
     found = model.statistics()
     assert found.computed_tokens + found.reused_tokens >= sum(map(len, prompts))
     assert found.reused_tokens >= (len(passages) - 1) * (shared // BLOCK) * BLOCK > 0
+
+
+def test_prompts_that_wait_hold_no_copy_of_what_they_begin_with(folders: dict[str, Path]) -> None:
+    """A thousand passages of one call begin alike, and are read a few at a time."""
+    model, _ = load(folders["llama"], CPU)
+    network = CausalNetwork(model, pad=0, batch_tokens=8192, cache_bytes=2**24)
+    prompts = [Prompt(((*range(5, 5 + 2 * BLOCK), 5 + at),)) for at in range(40)]
+    prefills = [network.prefill(one) for one in prompts]
+    with torch.inference_mode():
+        while waiting := [one for one in prefills if not one.done]:
+            network.advance(waiting, 8192)
+            assert all(one.kept is None for one in waiting if not one.done)
+    assert [one.reused for one in prefills] == [0] + [2 * BLOCK] * 39
+    _, hits, misses = network.counts()
+    assert (hits, misses) == (39, 40), "each block of a prompt counts once"
 
 
 def test_judging_pads_little_whoever_asks(folders: dict[str, Path]) -> None:

@@ -31,6 +31,10 @@ class PrefixPrefill:
         self.prompt = prompt
         self.computed = 0
         self.reused = 0
+        self.found: list[Tensor] = []
+        """Kept blocks that it begins with, until it is read on: not copied, as many prompts may wait."""
+        self.asked = 0
+        """Blocks looked for among what is kept: to count each once."""
         self.kept: Tensor | None = None
         """Keys and values [K, 2, A, L, D] of what was read."""
         self.logits: Tensor | None = None
@@ -43,7 +47,7 @@ class PrefixPrefill:
     @property
     def read(self) -> int:
         """Return the tokens read so far."""
-        return 0 if self.kept is None else int(self.kept.shape[3])
+        return len(self.found) * BLOCK if self.kept is None else int(self.kept.shape[3])
 
     @property
     def done(self) -> bool:
@@ -135,21 +139,19 @@ class CausalNetwork:
         return self._store.counts()
 
     def _find(self, prefill: PrefixPrefill) -> None:
-        """Reuse the longest known prefix; the last token is always computed."""
-        blocks: list[Tensor] = []
-        for at, key in enumerate(prefill.keys):
-            if (at + 1) * BLOCK >= len(prefill.ids):
-                break
-            block = self._store.get(key, prefill.prompt.tenant)
+        """Look for the longest known prefix; the last token is always computed."""
+        for at in range(len(prefill.found), (len(prefill.ids) - 1) // BLOCK):
+            block = self._store.get(prefill.keys[at], prefill.prompt.tenant, count=at >= prefill.asked)
+            prefill.asked = max(prefill.asked, at + 1)
             if block is None:
                 break
-            blocks.append(block)
-        if blocks:
-            prefill.kept = torch.cat(blocks, 3)
-            prefill.reused = prefill.read
+            prefill.found.append(block)
 
     def _read_on(self, group: Sequence[PrefixPrefill], most_tokens: int) -> None:
         before = group[0].read
+        for prefill in group:
+            if prefill.found:
+                prefill.kept, prefill.reused, prefill.found = torch.cat(prefill.found, 3), before, []
         chunks = [one.ids[before : before + most_tokens] for one in group]
         longest = max(map(len, chunks))
         device = self.device
