@@ -100,13 +100,16 @@ def rows(
 async def days(
     connection: AsyncConnection, tenant: str, provider: str, first_day: int, last_day: int
 ) -> Sequence[ProviderDay]:
-    """Return what a provider's days hold, by configuration and day, the configurations in order of age."""
+    """Return what a provider's days hold, by configuration and day, the configurations in order of age.
+
+    These are at most one more than :data:`MAX_DAYS`, which says that there are too many.
+    """
     query = (
         select(SCOPES.c.key, _C.day, *(_C[name] for name in _READ))
         .select_from(PROVIDER_DAYS.join(SCOPES, SCOPES.c.id == _C.configuration_id))
         .where(_C.tenant == tenant, _C.provider == provider, _C.day >= first_day, _C.day <= last_day)
         .order_by(_C.configuration_id, _C.day)
-        .limit(MAX_DAYS)
+        .limit(MAX_DAYS + 1)
     )
     configurations: dict[str, Configuration] = {}
     found = []

@@ -12,6 +12,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import FailedPrecondition, InvalidField, NotFound
+from evenmesh_evaluator.backends import sql_providers
 from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.statements import codec
 from evenmesh_evaluator.statements.recent import RecentStatements
@@ -95,6 +96,9 @@ class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
         days = await self._store.provider_days(
             tenant, name, first_day=window.first_day, last_day=window.last_day
         )
+        if len(days) > sql_providers.MAX_DAYS:
+            most = f"{sql_providers.MAX_DAYS:,} days of its configurations together"
+            raise InvalidField("first_day", f"must be later: the window has more than {most}")
         if not days and privacy.epsilon is None:
             return None
 
