@@ -102,6 +102,8 @@ def parquet(tmp_path: Path) -> Path:
         ],
         "queries": [{"_id": one.query_id, "text": one.text, "answers": list(one.answers)} for one in QUERIES],
         "qrels": [{"query-id": "q1", "corpus-id": "d1", "score": 1.0}],
+        "graded": [{"query-id": "q1", "corpus-id": f"d{at}", "score": at / 2 - 1} for at in range(5)],
+        "ungraded": [{"query-id": "q1", "corpus-id": "d1", "score": float("nan")}],
     }.items():
         (tmp_path / "hf" / name).mkdir(parents=True)
         path = tmp_path / "hf" / name / "train.parquet"
@@ -194,6 +196,18 @@ def test_questions_of_hugging_face_have_their_judgements_elsewhere(parquet: Path
         0,
         ["queries.jsonl", "questions.jsonl"],
     )
+
+
+def test_grades_between_whole_numbers_are_kept_and_what_is_no_grade_is_refused(
+    parquet: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    fetch(f"hf:{parquet}/queries", out, qrels=f"hf:{parquet}/graded")
+    grades = {"d0": 0.0, "d1": 0.0, "d2": 0.0, "d3": 0.5, "d4": 1.0}
+    assert read_labels(out / "labels.jsonl").grades == {"q1": grades}
+    assert json.loads((out / "questions.jsonl").read_text().splitlines()[0])["gold_passage_ids"] == ["d4"]
+    with pytest.raises(DataSetError, match="holds nan, not a grade"):
+        fetch(f"hf:{parquet}/queries", out, qrels=f"hf:{parquet}/ungraded")
 
 
 def test_the_command_says_what_it_wrote(

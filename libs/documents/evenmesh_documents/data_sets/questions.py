@@ -1,6 +1,7 @@
 """Questions and judgements of data sets, as the files that studies read."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def fetch(source: str, folder: Path, *, qrels: str | None = None, min_grade: int
     with _naming(source):
         address = DataSetAddress.parse(source)
         data_set = opened(address)
-    judged: dict[str, dict[str, int]] = {}
+    judged: dict[str, dict[str, float]] = {}
     if qrels is not None:
         with _naming(qrels):
             labels = DataSetAddress.parse(qrels)
@@ -104,7 +105,7 @@ def fetch(source: str, folder: Path, *, qrels: str | None = None, min_grade: int
         with beside[LABELS].open("w", encoding="utf-8") as written:
             for query_id in sorted(seen & judged.keys()):
                 for name, grade in judged[query_id].items():
-                    _write(written, {"query_id": query_id, "passage_id": name, "grade": float(grade)})
+                    _write(written, {"query_id": query_id, "passage_id": name, "grade": grade})
         if not seen:
             raise DataSetError(f"{source}: has no questions")
         for name, path in beside.items():
@@ -139,9 +140,9 @@ def _questions(data_set: DataSet, columns: Mapping[str, str]) -> Iterator[tuple[
         yield name_in(row, id_), text_in(row, question), _texts(row.get(answers)) if answers else []
 
 
-def _judgements(data_set: DataSet, columns: Mapping[str, str]) -> dict[str, dict[str, int]]:
+def _judgements(data_set: DataSet, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
     """Return grades by query, by passage; the largest where one is judged several times, 0 for junk."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, float]] = {}
     names: tuple[str, str, str] | None = None
     for row in bounded(data_set, "qrels", MAX_JUDGEMENTS):
         if names is None:
@@ -153,15 +154,18 @@ def _judgements(data_set: DataSet, columns: Mapping[str, str]) -> dict[str, dict
         query, passage, grade = names
         judged = found.setdefault(name_in(row, query), {})
         name = name_in(row, passage)
-        judged[name] = max(judged.get(name, 0), _grade(row, grade))
+        judged[name] = max(judged.get(name, 0.0), _grade(row, grade))
     return found
 
 
-def _grade(row: Row, column: str) -> int:
+def _grade(row: Row, column: str) -> float:
     try:
-        return max(0, int(row[column]))
-    except (TypeError, ValueError, OverflowError) as exc:
-        raise DataSetError(f"the column {column!r} holds {row[column]!r}, not a grade") from exc
+        grade = float(row[column])
+    except (TypeError, ValueError, OverflowError):
+        grade = math.nan
+    if not math.isfinite(grade):
+        raise DataSetError(f"the column {column!r} holds {row[column]!r}, not a grade")
+    return max(0.0, grade)
 
 
 def _texts(value: object) -> list[str]:
