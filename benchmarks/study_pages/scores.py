@@ -2,8 +2,8 @@
 
 A row with a p-value of McNemar's test gets Tango's score interval of its difference, from the counts of
 pairs that one system alone gets right; where the table has only the difference, they follow from it and the
-p-value. P-values are adjusted by Holm's method for the rows of a family. A share that is a whole number of
-questions gets Wilson's score interval.
+p-value. The mean of agents keeps its interval, and its paired p-value counts. P-values are adjusted by Holm's
+method for the rows of a family. A share that is a whole number of questions gets Wilson's score interval.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.study_pages.cells import Row, read, write
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
 from evenmesh_core.significance import holm, mcnemar
+from evenmesh_lab.studies.agents import MACRO
 
 
 def score(
@@ -38,7 +39,7 @@ def score(
     rows = read(path)
     for row in rows:
         size = _size(row, sizes or {})
-        if row.get("mcnemar_p"):
+        if row.get("mcnemar_p") and row.get("agent") != MACRO:
             _compare(row, size)
         for name in shares:
             if row.get(name) and f"{name}_low" in row:
@@ -90,12 +91,17 @@ def _share(row: Row, name: str, size: int) -> None:
         row[f"{name}_low"], row[f"{name}_high"] = str(low), str(high)
 
 
+def _deciding(row: Row) -> str:
+    pooled = row.get("agent") == MACRO  # its test takes agents' answers to one query for independent
+    return row["p_value"] if pooled else row["mcnemar_p"] or row["p_value"]
+
+
 def _adjust(rows: list[Row], family: Sequence[str]) -> None:
     def key(row: Row) -> list[str]:
         return [row[name] for name in family]
 
     for _, mine in groupby(sorted(rows, key=key), key):
         members = list(mine)
-        p_values = holm([float(one["mcnemar_p"] or one["p_value"] or "nan") for one in members])
+        p_values = holm([float(_deciding(one) or "nan") for one in members])
         for one, p_value in zip(members, p_values.tolist(), strict=True):
             one["p_holm"] = "" if p_value != p_value else str(p_value)

@@ -76,7 +76,18 @@ class SystemComparison:
     mcnemar: McNemar | None
     """Test on the first seed; for all agents, on all pairs of agent and query. None unless all is 0 or 1."""
     p_holm: float = float("nan")
-    """p-value to decide by, McNemar's where there is one, adjusted for the pairs of this agent (Holm)."""
+    """:attr:`deciding`, adjusted for the pairs of this agent (Holm)."""
+
+    @property
+    def deciding(self) -> float:
+        """p-value to decide by: McNemar's where there is one; of all agents always the bootstrap's.
+
+        McNemar's of all agents takes the answers of several agents to one query for independent, and is about
+        the mean over answers, which may differ from the mean over agents even in its sign.
+        """
+        if self.mcnemar is None or self.agent == MACRO:
+            return self.p_value
+        return self.mcnemar.p_value
 
     @property
     def verdict(self) -> str:
@@ -334,12 +345,7 @@ def _adjusted(comparisons: Sequence[SystemComparison]) -> tuple[SystemComparison
     found = list(comparisons)
     for agent in dict.fromkeys(one.agent for one in comparisons):
         places = [place for place, one in enumerate(comparisons) if one.agent == agent]
-        p_values = holm(
-            [
-                one.p_value if one.mcnemar is None else one.mcnemar.p_value
-                for one in (comparisons[place] for place in places)
-            ]
-        )
+        p_values = holm([comparisons[place].deciding for place in places])
         for place, p_value in zip(places, p_values.tolist(), strict=True):
             found[place] = replace(found[place], p_holm=p_value)
     return tuple(found)

@@ -80,7 +80,8 @@ def _tables(study: AgentsStudy) -> Iterable[Table]:
             for agent in (*study.agents, MACRO)
         ),
         note="Numbers of the systems over which it is better with p < 0.05 by McNemar's test (first seed), "
-        "as in the paper's table 1; for utilities other than 0 and 1, by the bootstrap over queries.",
+        "as in the paper's table 1; for utilities other than 0 and 1, and for the macro-average, by the "
+        "bootstrap over queries.",
     )
     yield Table.of(
         "comparisons",
@@ -97,10 +98,10 @@ def _tables(study: AgentsStudy) -> Iterable[Table]:
         Column("mcnemar_p", "p, McNemar", ("mcnemar", "p_value")),
         Column("p_holm", "p, Holm"),
         text("verdict", "first is"),
-        note="p-values are two-sided. The one by Holm adjusts McNemar's, or without it the bootstrap's, for "
-        "the number of pairs of an agent; the verdict is by the bootstrap's, of each pair alone. McNemar's "
-        "test of the macro-average takes each pair of an agent and a query as one of its own; the bootstrap "
-        "draws a query for all agents that asked it.",
+        note="p-values are two-sided. The one by Holm adjusts McNemar's, or without it and for the "
+        "macro-average the bootstrap's, for the number of pairs of an agent; the verdict is by the "
+        "bootstrap's, of each pair alone. McNemar's test of the macro-average takes each pair of an agent "
+        "and a query as one of its own; the bootstrap draws a query for all agents that asked it.",
     )
     yield _points("rounds", "Rounds of training", "round", study.rounds)
     yield _points("batches", "Queries between two updates", "b", study.batches)
@@ -152,8 +153,7 @@ def _beaten(study: AgentsStudy, agent: str, name: str, marks: Mapping[str, str])
         if one.agent != agent or name not in (one.first, one.second):
             continue
         sign = 1 if one.first == name else -1
-        p_value = one.p_value if one.mcnemar is None else one.mcnemar.p_value
-        if p_value < SIGNIFICANT and sign * one.difference.value > 0:
+        if one.deciding < SIGNIFICANT and sign * one.difference.value > 0:
             found.append(marks[one.second if sign == 1 else one.first])
     return " ".join(sorted(found, key=int)) or "–"
 

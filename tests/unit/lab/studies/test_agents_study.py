@@ -68,6 +68,24 @@ def test_agents_weigh_the_same_however_many_queries_they_have() -> None:
     assert "N = 6 queries, 6 answers of 2 agents" in found.statement()
 
 
+def test_all_agents_are_decided_by_their_mean_not_by_all_answers() -> None:
+    # bm25 is right on more answers, urag on a larger share of the mean agent's, whose queries are few
+    found = study(
+        records(ONE, "bm25", [1] * 40 + [0] * 360),
+        records(TWO, "bm25", [0] * 10),
+        records(ONE, "urag", [0] * 40 + [1] * 10 + [0] * 350, iteration=1),
+        records(TWO, "urag", [1] * 3 + [0] * 7, iteration=1),
+    )
+    (pair,) = (one for one in found.comparisons if one.agent == MACRO)
+    assert pair.difference.value == pytest.approx((-30 / 400 + 3 / 10) / 2)
+    assert pair.mcnemar is not None
+    assert (pair.mcnemar.only_first, pair.mcnemar.only_second) == (10 + 3, 40)
+    assert pair.mcnemar.p_value < 0.001 < 0.05 < pair.p_value
+    assert (pair.p_holm, pair.verdict) == (pair.p_value, "not significant")
+    everyone = table(found, "significance")[-1]
+    assert (everyone["agent"], everyone["urag"], everyone["bm25"]) == (MACRO, "–", "–")
+
+
 def test_an_insignificant_difference_is_reported_as_such() -> None:
     found = study(records(ONE, "bm25", [1, 0] * 20), records(ONE, "urag", [1, 0] * 19 + [1, 1], iteration=1))
     (sentence,) = sentences(found)
