@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select, update
@@ -61,7 +62,7 @@ class Schema:
             )
         if there == newest:
             # Write once, to find out now whether the database can be written.
-            connection.execute(update(self._versions()).values(version_num=newest))
+            connection.execute(update(_versions(self.version_table)).values(version_num=newest))
             return newest
         older = None if there else self.unversioned(connection)
         if there is None and older is None:
@@ -96,20 +97,25 @@ class Schema:
         Raises:
             sqlalchemy.exc.DBAPIError: it cannot be read, or nobody ever opened it.
         """
-        found: str | None = connection.scalar(select(self._versions().c.version_num))
+        found: str | None = connection.scalar(select(_versions(self.version_table).c.version_num))
         return found
 
     def _create(self, connection: Connection, newest: str) -> None:
         self.tables.create_all(connection, checkfirst=False)
         self.fill(connection)
-        versions = self._versions()
+        versions = _versions(self.version_table)
         # A script that failed may have left it, without a row.
         versions.create(connection, checkfirst=True)
         connection.execute(insert(versions).values(version_num=newest))
 
-    def _versions(self) -> Table:
-        """Return the table of the revision, as Alembic makes it."""
-        column = Column("version_num", String(32), primary_key=True)
-        table = Table(self.version_table, MetaData(), column)
-        table.primary_key.name = f"{self.version_table}_pkc"
-        return table
+
+@cache
+def _versions(name: str) -> Table:
+    """Return the table of the revision, as Alembic makes it.
+
+    Always the same one: a statement about another is compiled anew, in every transaction that writes.
+    """
+    column = Column("version_num", String(32), primary_key=True)
+    table = Table(name, MetaData(), column)
+    table.primary_key.name = f"{name}_pkc"
+    return table

@@ -6,9 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, make_url, text
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import DeadlineExceeded
@@ -93,3 +95,22 @@ async def test_no_turn_is_waited_for_beyond_the_deadline(database: SqlDatabase) 
             await asyncio.create_task(late())
     async with database.write() as connection:
         assert await connection.scalar(text("SELECT 1")) == 1
+
+
+async def test_a_transaction_that_writes_compiles_no_statement_of_the_store_again(
+    database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    compile_ = SQLiteCompiler.__init__
+
+    def noted(self: SQLiteCompiler, dialect: Any, statement: Any, *args: Any, **kwargs: Any) -> None:
+        compiled.append(str(statement))
+        compile_(self, dialect, statement, *args, **kwargs)
+
+    for _ in range(2):
+        compiled.clear()
+        monkeypatch.setattr(SQLiteCompiler, "__init__", noted)
+        async with database.write():
+            pass
+        monkeypatch.undo()
+    assert compiled == []
