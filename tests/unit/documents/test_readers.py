@@ -304,6 +304,15 @@ def test_csv_is_a_table_whatever_stands_between_its_cells(delimiter: str) -> Non
     assert document.text == "| kind | price |\n| --- | --- |\n| thin, light | 3 |\n| thick | 4 |"
 
 
+@pytest.mark.parametrize("cell", ["plain", '"quoted, as text"', "'tis so', 'tis", '"a ""b"""'])
+def test_doubled_quotes_of_a_table_are_read_wherever_the_first_ones_stand(cell: str) -> None:
+    rows = ["name,said", *(f"{number},{cell}" for number in range(500)), 'last,"""Oil, or rust"", he said"']
+    document = of("a.csv", "\n".join(rows) + "\n")
+    columns = 3 if cell.startswith("'") else 2
+    assert document.text.splitlines()[0].count("|") == columns + 1
+    assert document.text.splitlines()[-1].startswith('| last | "Oil, or rust", he said |')
+
+
 def test_epub_has_the_chapters_in_order_and_notes_what_is_missing() -> None:
     data = files.epub(
         {"two.xhtml": "<html><body><h1>Second</h1><p>B.</p></body></html>", "../../../etc/passwd": ""},

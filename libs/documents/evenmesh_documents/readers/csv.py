@@ -12,6 +12,7 @@ from evenmesh_documents.source import Source, decoded
 _SAMPLE: Final = 4_096
 """Characters by which the delimiter is found, in time quadratic in short rows: of 16,384 it is a second."""
 _DELIMITERS: Final = ",;\t|"
+_QUOTE: Final = '"'
 
 
 def read(source: Source) -> Document:
@@ -39,6 +40,11 @@ def _dialect(source: Source, text: str) -> type[csv.Dialect]:
     if source.ending == ".tsv":
         return csv.excel_tab
     try:
-        return csv.Sniffer().sniff(text[:_SAMPLE], delimiters=_DELIMITERS)
+        found = csv.Sniffer().sniff(text[:_SAMPLE], delimiters=_DELIMITERS)
     except csv.Error:
         return csv.excel
+    # The sample may hold no quote yet, or apostrophes that look like some.
+    found.doublequote = True
+    if _QUOTE in text:
+        found.quotechar = _QUOTE
+    return found
