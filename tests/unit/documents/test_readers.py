@@ -214,6 +214,50 @@ def test_word_has_headings_lists_and_tables() -> None:
     assert (document.title, document.author) == ("Care", "A. Rider")
 
 
+def test_word_shows_what_stands_in_controls_fields_and_changes() -> None:
+    from docx import Document as WordDocument
+    from docx.oxml import parse_xml
+    from docx.oxml.ns import nsdecls
+
+    def run(text: str) -> str:
+        return f"<w:r><w:t xml:space='preserve'>{text}</w:t></w:r>"
+
+    def control(inner: str, properties: str = "") -> str:
+        return f"<w:sdt><w:sdtPr>{properties}</w:sdtPr><w:sdtContent>{inner}</w:sdtContent></w:sdt>"
+
+    def row(text: str) -> str:
+        return f"<w:tr><w:tc><w:p>{run(text)}</w:p></w:tc></w:tr>"
+
+    who = "w:id='1' w:author='a'"
+    contents = "<w:docPartObj><w:docPartGallery w:val='Table of Contents'/></w:docPartObj>"
+    inline = [
+        run("Oil"),
+        control(run(" the")),
+        f"<w:ins {who}>{run(' chain')}</w:ins>",
+        f"<w:del {who}><w:r><w:delText> belt</w:delText></w:r></w:del>",
+        f"<w:moveFrom {who}>{run(' often')}</w:moveFrom>",
+        f"<w:fldSimple w:instr='DATE'>{run(' daily')}</w:fldSimple>",
+        f"<w:smartTag w:element='x'>{run(' in May')}</w:smartTag>",
+    ]
+    table = f"<w:tbl><w:tblPr/><w:tblGrid><w:gridCol/></w:tblGrid>{row('thin')}{row('thick')}</w:tbl>"
+    parts = [
+        control(f"<w:p>{run('Chains 1')}</w:p>", contents),
+        control(f"<w:p>{run('Chains')}</w:p>"),
+        f"<w:p>{''.join(inline)}</w:p>",
+        "<w:tbl><w:tblPr/><w:tblGrid><w:gridCol/></w:tblGrid>"
+        f"{row('oil')}{control(row('good'))}<w:tr><w:tc>{table}<w:p/></w:tc></w:tr></w:tbl>",
+    ]
+    document = WordDocument()
+    for part in reversed(parts):
+        xml = parse_xml(f"<w:body {nsdecls('w')}>{part}</w:body>")
+        document.element.body.insert(0, xml[0])
+    assert blocks(of("a.docx", files.saved(document))) == [
+        (P, "Chains", ()),
+        (P, "Oil the chain daily in May", ()),
+        (T, "| oil |\n| --- |\n| good |\n| thin thick |", ()),
+    ]
+
+
 def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes() -> None:
     document = of(
         "a.pptx", files.presentation([("Chains", ["Oil them", "Often"], "Say it twice."), ("End", [], "")])

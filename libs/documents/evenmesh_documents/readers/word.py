@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import docx
 from docx.oxml.ns import qn
-from docx.table import Table
+from docx.table import Table, _Cell
 from docx.text.paragraph import Paragraph
+from lxml import etree
 
 from evenmesh_documents import tables
 from evenmesh_documents.document import Document, Kind
@@ -20,20 +21,28 @@ _HEADING: Final = re.compile(r"heading (\d)", re.IGNORECASE)
 _MOST_NESTED: Final = 8
 _RUN: Final = qn("w:r")
 _LINK: Final = qn("w:hyperlink")
+_WRAPPERS: Final = tuple(
+    map(qn, ("w:sdt", "w:sdtContent", "w:ins", "w:moveTo", "w:fldSimple", "w:smartTag", "w:customXml"))
+)
+"""What stands around text that is shown: content controls, tracked changes, fields and tags."""
+_NOT_SHOWN: Final = tuple(map(qn, ("w:sdtPr", "w:sdtEndPr", "w:del", "w:moveFrom")))
+_CONTROL: Final = qn("w:sdt")
+_GALLERY: Final = "/".join(map(qn, ("w:sdtPr", "w:docPartObj", "w:docPartGallery")))
 _SAID: Final = frozenset(map(qn, ("w:br", "w:cr", "w:noBreakHyphen", "w:ptab", "w:t", "w:tab")))
 
 
 def read(source: Source) -> Document:
     """Read a document of Word; headings and lists are known by their styles.
 
-    Pages are not in such a file: a program that shows it makes them. Headers, footers, text boxes, footnotes
-    and comments are not read.
+    Pages are not in such a file: a program that shows it makes them. Tracked changes are read as accepted.
+    Headers, footers, text boxes, footnotes, comments and generated tables of contents are not read.
 
     Raises:
         UnreadableError: it is encrypted, damaged, or beyond a limit.
     """
     archive.opened(source, doctype=False).close()
     document = docx.Document(io.BytesIO(source.data))
+    _unwrap(document.element.body)
     outline = Outline(source.limits.characters)
     title = ""
     items: list[str] = []
@@ -83,6 +92,16 @@ def read(source: Source) -> Document:
     )
 
 
+def _unwrap(body: Any) -> None:
+    """Put what stands in wrappers, which the library passes over, in their place."""
+    for control in list(body.iter(_CONTROL)):
+        gallery = control.find(_GALLERY)
+        if gallery is not None and gallery.get(qn("w:val")) == "Table of Contents":
+            control.getparent().remove(control)
+    etree.strip_elements(body, *_NOT_SHOWN, with_tail=False)
+    etree.strip_tags(body, *_WRAPPERS)
+
+
 def _text(paragraph: Paragraph) -> str:
     """Return the text of a paragraph as the library does, without two queries of XPath for each run."""
     pieces: list[str] = []
@@ -111,4 +130,13 @@ def _list_depth(paragraph: Paragraph, style: str) -> int | None:
 
 def _rows(table: Table) -> Iterator[list[str]]:
     for row in table.rows:
-        yield [cell.text for cell in row.cells]
+        yield ["\n".join(_lines(cell)) for cell in row.cells]
+
+
+def _lines(cell: _Cell) -> Iterator[str]:
+    """Yield the texts of a cell; a row of a table in it is one."""
+    for part in cell.iter_inner_content():
+        if isinstance(part, Table):
+            yield from map(" ".join, _rows(part))
+        else:
+            yield _text(part)
