@@ -122,6 +122,31 @@ def test_html_of_tables_that_only_place_things_is_read_as_blocks() -> None:
     assert blocks(document) == [(P, "One.", ()), (P, "Two.", ())]
 
 
+def test_html_says_the_captions_of_tables_and_rows_within_forms() -> None:
+    rows = "<form><tr><td>oil</td><form><td>3</td></form></tr></form>"
+    document = of("a.html", f"<table><caption>Prices<br>2026</caption>{rows}</table>")
+    assert blocks(document) == [(P, "Prices\n2026", ()), (T, "| oil | 3 |\n| --- | --- |", ())]
+    assert of("a.html", "<table><caption>No</caption><p>cells</table>").text == "No\n\ncells"
+
+
+def test_html_says_what_should_not_stand_between_the_items_of_a_list() -> None:
+    document = of(
+        "a.html",
+        "<ul>loose <script>x</script><div><li>thin<li>thick</div><span>so <b>called</b></span>"
+        "<div hidden>never</div> tail<li>wax<ol>1st<a><li>good</a></ol></ul>",
+    )
+    said = ["- loose", "- thin", "- thick", "- so called", "- tail", "- wax", "  - 1st", "  - good"]
+    assert blocks(document) == [(L, "\n".join(said), ())]
+
+
+def test_html_says_the_headers_of_articles_and_not_that_of_the_page() -> None:
+    page = "<header>Shop</header><article><header><h1>Oil</h1><p>Lead.</p></header><p>Text.</p></article>"
+    for tail in ("", "<article><header><h2>Wax</h2></header>More.</article>"):
+        document = of("a.html", f"<body>{page}{tail}<footer>Imprint</footer>")
+        assert blocks(document)[:2] == [(P, "Lead.", ("Oil",)), (P, "Text.", ("Oil",))]
+        assert blocks(document)[2:] == ([(P, "More.", ("Oil", "Wax"))] if tail else [])
+
+
 def test_text_has_paragraphs_and_pages() -> None:
     document = of("a.txt", "One\r\ntwo.\r\n \r\nThree.\fFour.".encode("utf-16"))
     assert [(one.text, one.page) for one in document.blocks] == [

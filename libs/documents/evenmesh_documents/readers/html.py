@@ -23,6 +23,7 @@ _NEVER: Final = frozenset(
     {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "head", "dialog"}
 ) | {"button", "select", "input", "textarea"}
 _AROUND: Final = frozenset(("nav", "footer", "aside", "header"))
+_CONTENT: Final = ("main", "article")
 _INLINE: Final = (
     frozenset(
         {"a", "abbr", "b", "bdi", "bdo", "big", "br", "cite", "code", "data", "del", "dfn", "em", "font"}
@@ -47,7 +48,9 @@ _META: Final = {
 
 
 def read(source: Source) -> Document:
-    """Read the main part of a page: ``main`` or the only ``article``, else all but navigation and footers.
+    """Read the main part of a page: ``main`` or the only ``article``, else all.
+
+    Navigation, asides, footers and the header of the page are left out; that of an article is read.
 
     Its attributes are ``url`` (its canonical address), ``site`` and ``description``, where it states them.
 
@@ -106,7 +109,7 @@ def add(text: str, outline: Outline) -> None:
 
 def main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
     """Return what holds the content of a page."""
-    for name in ("main", "article"):
+    for name in _CONTENT:
         found = list(root.iter(name))
         if len(found) == 1:
             return found[0]
@@ -140,7 +143,11 @@ class _Walk:
 
     def _child(self, element: lxml_html.HtmlElement) -> None:
         name = element.tag
-        if not isinstance(name, str) or name in _NEVER or name in _AROUND or _hidden(element):
+        if not isinstance(name, str) or name in _NEVER or _hidden(element):
+            return
+        if name in _AROUND and not (
+            name == "header" and next(element.iterancestors(*_CONTENT), None) is not None
+        ):
             return
         if name in _HEADINGS:
             self._flush()
@@ -150,6 +157,8 @@ class _Walk:
             self._outline.add(Kind.LIST, "\n".join(self._items(element, "")))
         elif name == "table" and not _layout(element):
             self._flush()
+            for caption in element.iter("caption"):
+                self._outline.add(Kind.PARAGRAPH, _tidy(self._text(caption)))
             self._outline.add(Kind.TABLE, tables.markdown(self._rows(element)))
         elif name == "pre":
             self._flush()
@@ -184,13 +193,25 @@ class _Walk:
         return text
 
     def _items(self, element: lxml_html.HtmlElement, indent: str) -> list[str]:
-        """Return the lines of a list; those of the lists in it are indented."""
-        lines: list[str] = []
+        """Return the lines of a list; those of the lists in it are indented.
+
+        Text and elements that should not stand between items are items too, or hold some.
+        """
+        lines = _loose(element.text, indent)
         number = 0
         for item in element:
-            if item.tag in _LISTS:
-                lines += self._items(item, indent + "  ")
-            if item.tag != "li" or _hidden(item):
+            if item.tag != "li":
+                if item.tag in _LISTS:
+                    lines += self._items(item, indent + "  ")
+                elif isinstance(item.tag, str) and item.tag not in _NEVER and not _hidden(item):
+                    lines += (
+                        self._items(item, indent)
+                        if _holds(item, ("li",))
+                        else _loose(self._text(item), indent)
+                    )
+                lines += _loose(item.tail, indent)
+                continue
+            if _hidden(item):
                 continue
             number += 1
             mark = f"{number}. " if element.tag == "ol" else "- "
@@ -206,16 +227,17 @@ class _Walk:
             said = _tidy("".join(pieces)).replace("\n", "\n" + below)
             lines += [indent + mark + said] if said else []
             lines += nested
+            lines += _loose(item.tail, indent)
         return lines
 
     def _rows(self, table: lxml_html.HtmlElement) -> list[list[str]]:
         """Return the cells of a table; a cell that spans several is said in each of them."""
         rows: list[list[str]] = []
         below: dict[int, tuple[int, str]] = {}
-        for row in _of_table(table):
+        for row in table.iter("tr"):  # in forms, too, which stand between a table and its rows on old pages
             cells: list[str] = []
-            for cell in row:
-                if cell.tag not in ("td", "th"):
+            for cell in row.iter("td", "th"):
+                if next(cell.iterancestors("tr")) is not row:
                     continue
                 _fill(cells, below)
                 text = _tidy(self._text(cell)).replace("\n", " ")
@@ -240,12 +262,10 @@ def _fill(cells: list[str], below: dict[int, tuple[int, str]]) -> None:
         cells.append(text)
 
 
-def _of_table(table: lxml_html.HtmlElement) -> Iterable[lxml_html.HtmlElement]:
-    for child in table:
-        if child.tag == "tr":
-            yield child
-        elif child.tag in ("thead", "tbody", "tfoot"):
-            yield from (row for row in child if row.tag == "tr")
+def _loose(text: str | None, indent: str) -> list[str]:
+    """Return the item of a list that its loose text is; none for white space."""
+    said = _tidy(_spaced(text))
+    return [f"{indent}- {said}"] if said else []
 
 
 def _span(cell: lxml_html.HtmlElement, name: str) -> int:
@@ -256,9 +276,10 @@ def _span(cell: lxml_html.HtmlElement, name: str) -> int:
 
 
 def _layout(table: lxml_html.HtmlElement) -> bool:
-    """Return whether a table only places things beside each other."""
+    """Return whether a table only places things beside each other, or has no cells."""
     if (
         table.get("role") == "presentation"
+        or next(table.iter("td", "th"), None) is None
         or next(table.iter(*_HEADINGS, "ul", "ol", "pre"), None) is not None
     ):
         return True
