@@ -17,10 +17,12 @@ def pdf(
     bookmarks: Sequence[tuple[str, int]] = (),
     info: Mapping[str, str] | None = None,
     encrypted: bool = False,
+    small: str = "",
 ) -> bytes:
     """A PDF: of each page the size and text of its lines; the bookmarks with the page, from 1, that they lead to.
 
-    An empty line begins a paragraph. An encrypted one has a password that nobody knows.
+    An empty line begins a paragraph. An encrypted one has a password that nobody knows. Where ``small`` is
+    given, all small letters are this one.
     """
     objects: list[bytes] = []
 
@@ -28,7 +30,17 @@ def pdf(
         objects.append(body.encode("latin-1") if isinstance(body, str) else body)
         return len(objects)
 
-    font = add("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>")
+    named = ""
+    if small:
+        said = small.encode("utf-16-be").hex()
+        pairs = "".join(f"<{code:02x}> <{said}>\n" for code in range(ord("a"), ord("z") + 1))
+        table = (
+            "begincmap 1 begincodespacerange <00> <ff> endcodespacerange\n"
+            f"26 beginbfchar\n{pairs}endbfchar endcmap"
+        )
+        stream = f"<< /Length {len(table)} >>\nstream\n{table}\nendstream"
+        named = f"/ToUnicode {add(stream)} 0 R"
+    font = add(f"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding {named} >>")
     # The catalogue, the tree of pages and the bookmarks name objects that follow.
     catalogue, tree, outlines = add(""), add(""), add("")
     kids = []
@@ -39,8 +51,8 @@ def pdf(
             if text:
                 said = text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
                 content.append(f"BT /F1 {size} Tf 1 0 0 1 72 {y} Tm ({said}) Tj ET")
-        stream = "\n".join(content).encode("cp1252")
-        stream_id = add(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
+        shown = "\n".join(content).encode("cp1252")
+        stream_id = add(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(shown), shown))
         kids.append(
             add(
                 f"<< /Type /Page /Parent {tree} 0 R /MediaBox [0 0 612 {PDF_PAGE}] /Contents {stream_id} 0 R "

@@ -194,6 +194,14 @@ def test_pdf_has_pages_headings_by_size_and_no_running_titles() -> None:
     assert document.notes == ("pages without text (scanned?): 4",)
 
 
+def test_pdf_has_its_headings_below_letters_of_two_units() -> None:
+    lines = [*[(11.0, "OIL the CHAIN")] * 9, (18.0, "CARE"), *[(11.0, "KEEP IT DRY")] * 20]
+    document = of("a.pdf", files.pdf([lines], small="\U0001d465"))
+    first, second = blocks(document)
+    assert first == (P, " ".join(["OIL \U0001d465\U0001d465\U0001d465 CHAIN"] * 9), ())
+    assert second == (P, " ".join(["KEEP IT DRY"] * 20), ("CARE",))
+
+
 def test_pdf_has_the_headings_of_its_bookmarks() -> None:
     data = files.pdf(
         [[(11, "Care"), (11, "Oil it."), (11, "Often."), (11, "")], [(11, "A rag is enough.")]],

@@ -126,14 +126,21 @@ def _lines(page: Any, number: int, most: int) -> Iterator[_Line]:
             raise UnreadableError("has too many characters of text")
         at = 0
         handle, box = text_page.raw, pdfium.FS_RECTF()
-        for piece in text_page.get_text_range().split("\r\n"):
+        text = text_page.get_text_range()
+        # PDFium counts units of UTF-16: two for an emoji, or a letter of mathematics.
+        length = len if text.isascii() else _units
+        for piece in text.split("\r\n"):
             if first := piece.lstrip():
-                top, height = _place(handle, at + len(piece) - len(first), box)
+                top, height = _place(handle, at + length(piece) - length(first), box)
                 said = piece.strip(" \t").replace("\ufffe", "\x02")
                 yield _Line(said, number, top, height, round(height * 2) / 2)
-            at += len(piece) + 2
+            at += length(piece) + 2
     finally:
         text_page.close()
+
+
+def _units(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
 
 
 def _place(text_page: Any, at: int, box: Any) -> tuple[float, float]:
