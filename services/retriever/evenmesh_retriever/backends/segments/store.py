@@ -292,14 +292,18 @@ class SegmentStore(CollectionStore):
         collection = self._collections.get(key)
 
         async def write(_: Checkpoint) -> None:
-            if collection is not None and self._collections.get(key) is not collection:
+            # Another call may have removed it, and yet another made it anew.
+            if self._collections.get(key) is not collection or (
+                collection is None and key not in self._corrupt
+            ):
                 raise NotFound("name", f"there is no collection {key[1]!r}")
             await self._pool.run(self._buried, self._folder(key))
             self._corrupt.pop(key, None)
             if self._collections.pop(key, None) is not None and collection is not None:
                 collection.gone.set()
 
-        await self._alone(collection.turn if collection else asyncio.Lock(), write)
+        turn = collection.turn if collection else self._creating.setdefault(key, asyncio.Lock())
+        await self._alone(turn, write)
 
     def _folder(self, key: Key) -> Path:
         tenant, name = key

@@ -232,6 +232,20 @@ async def test_what_is_checked_while_it_serves_is_served_no_longer(
     assert [info.name for info in store.list()] == ["sound"]
 
 
+async def test_a_corrupt_collection_is_removed_once(reopened, tmp_path: Path) -> None:
+    store = await reopened()
+    await store.ingest("c", passages("a"), create=True)
+    await reopened.close()
+    for path in home(tmp_path).glob("versions/*.json"):
+        spoil(path, "flip")
+    store = await reopened()
+    calls = [store.drop("c") for _ in range(3)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [type(None), NotFound, NotFound]
+    await store.ingest("c", passages("b"), create=True)
+    assert content(store) == passages("b")
+
+
 async def test_a_collection_without_a_sound_version(reopened, tmp_path: Path) -> None:
     store = await reopened()
     await store.ingest("c", passages("a"), create=True)
