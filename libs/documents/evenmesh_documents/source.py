@@ -1,5 +1,6 @@
 """What a reader is given."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -19,6 +20,7 @@ Fetch = Callable[[int], bytes]
 """Returns the bytes of a file, given the most that it may have; raises UnreadableError where it cannot."""
 
 _SAMPLE: Final = 65_536
+_SPECIAL: Final = re.compile(rb"[\x80-\xff]")
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
@@ -79,10 +81,27 @@ def decoded(data: bytes, declared: str | None = None) -> str:
     except UnicodeDecodeError:
         from charset_normalizer import from_bytes
 
-        found = from_bytes(data[:_SAMPLE]).best()
+        sample = _sample(data)
+        # It may still end within a letter of two bytes, where lines are long.
+        found = from_bytes(sample).best() or from_bytes(sample[:-1]).best()
         if found is None:
             raise UnreadableError("is not text in an encoding that can be recognized") from None
         text = data.decode(found.encoding, errors="replace")
     if "\x00" in text[:_SAMPLE]:
         raise UnreadableError("is not text: it has NUL characters")
     return text
+
+
+def _sample(data: bytes) -> bytes:
+    """Return a part of bytes that are not UTF-8 by which their encoding is recognized.
+
+    It begins in the line of the first byte that is not ASCII, before which all encodings are alike, and ends
+    with a line: half of a letter would speak against the encoding that it is in.
+    """
+    special = _SPECIAL.search(data)
+    first = special.start() if special is not None else 0
+    begin = max(data.rfind(b"\n", 0, first) + 1, first - _SAMPLE // 2)
+    sample = data[begin : begin + _SAMPLE]
+    if begin + _SAMPLE < len(data):
+        sample = sample[: sample.rfind(b"\n") + 1] or sample
+    return sample

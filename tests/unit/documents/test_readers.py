@@ -161,6 +161,28 @@ def test_text_in_an_old_encoding_is_recognized() -> None:
     assert of("a.txt", said.encode("cp1252")).text == said
 
 
+def test_the_encoding_is_that_of_letters_however_late_they_come() -> None:
+    said = (
+        "plain text\n" * 10_000 + "Die Kette läuft über große Ritzel, der Schlüssel hängt an der Tür.\n" * 20
+    )
+    assert of("a.txt", said.encode("cp1252")).text == said.strip()
+
+
+@pytest.mark.parametrize("end", ["\n", " "], ids=["lines", "one line"])
+@pytest.mark.parametrize("before", ["", "a"])
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("gbk", "今天我们学习如何给自行车的链条上油，以及在雨后如何保养它。"),
+        ("shift_jis", "今日は自転車のチェーンに油をさす方法を学びます。雨の後の手入れも。"),
+        ("euc_kr", "오늘은 자전거 체인에 기름을 치는 방법을 배웁니다."),
+    ],
+)
+def test_long_text_in_letters_of_two_bytes_is_read(encoding: str, said: str, before: str, end: str) -> None:
+    text = before + (said + end) * 2_000
+    assert of("a.txt", text.encode(encoding)).text == text.strip()
+
+
 PDF = files.pdf(
     [
         [
