@@ -6,7 +6,6 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import cache
 from importlib.util import find_spec
-from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from evenmesh_gateway.agents.http import AgentRoutes
-from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
+from evenmesh_gateway.calls import CallReader
 from evenmesh_gateway.connect_rpc import ConnectRoutes
 from evenmesh_gateway.console.routes import ConsoleRoutes
 from evenmesh_gateway.forwarding import Forwarder
@@ -35,8 +34,6 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security.listener import ListenerSecurity
 from evenmesh_kit.telemetry.setup import Telemetry
-
-_CONNECT_HEADERS: Final = ("Connect-Protocol-Version", "Connect-Timeout-Ms", "X-Grpc-Web", "Grpc-Timeout")
 
 
 class Gateway:
@@ -146,7 +143,8 @@ def _cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
         app,
         allow_origins=settings.cors_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", TIMEOUT_HEADER, *_CONNECT_HEADERS],
+        # Each client has headers of its own, such as X-User-Agent of gRPC-Web and X-Stainless-* of OpenAI's.
+        allow_headers=["*"],
         expose_headers=["Retry-After", "Grpc-Status", "Grpc-Message", "Grpc-Status-Details-Bin"],
         max_age=600,
     )

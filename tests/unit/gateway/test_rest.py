@@ -387,6 +387,25 @@ async def test_pages_of_other_origins_may_call_only_where_it_is_configured(open_
     assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "content-type,x-grpc-web,x-user-agent",
+        "authorization,content-type,x-stainless-lang,x-stainless-retry-count",
+        "connect-protocol-version,connect-timeout-ms,content-type,traceparent,x-request-timeout",
+    ],
+    ids=["gRPC-Web", "OpenAI's client", "Connect"],
+)
+async def test_pages_may_send_the_headers_of_their_clients(open_gateway: Open, sent: str) -> None:
+    opened = await open_gateway(cors_origins="https://app.example.com")
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": sent}
+    reply = await opened.options(LIST, headers={"origin": "https://app.example.com", **asks})
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["access-control-allow-headers"] == sent
+    other = await opened.options(LIST, headers={"origin": "https://evil.example", **asks})
+    assert other.status_code == 400
+
+
 async def test_a_page_gets_in_under_no_other_name(open_gateway: Open) -> None:
     """A name that a page's owner points at this machine makes the gateway the page's own origin (DNS rebinding)."""
     gateway = await open_gateway()
