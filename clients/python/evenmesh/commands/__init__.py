@@ -6,6 +6,7 @@ for groups of them). One of the same name takes the place of the client's own. A
 that is not installed is not in ``--help``; naming it says which distribution brings it.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable, Container, Sequence
@@ -159,6 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Screen().fail(missing)
         return USAGE
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its notes on connections mean nothing to a user
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # no command fails for a character that a terminal lacks
     before = os.umask(0o077)
     try:
         status = command.main(args=given, prog_name="evenmesh", standalone_mode=False)

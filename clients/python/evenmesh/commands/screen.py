@@ -46,6 +46,10 @@ class Screen:
     def json(self, value: object) -> None:
         """Write a value as one line of JSON, in which control characters are escaped."""
         line = json.dumps(value, default=_plain, ensure_ascii=False)
+        try:
+            line.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:  # the terminal has another encoding, or a file's name is no text
+            line = json.dumps(value, default=_plain)
         sys.stdout.write(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
         sys.stdout.flush()
 
@@ -99,7 +103,8 @@ class _CleanConsole(Console):
 
 
 def _console(*, stderr: bool) -> Console:
-    console = _CleanConsole(stderr=stderr, highlight=False, markup=False)
+    # With emoji, a run such as exp:100:a would be shown under another name.
+    console = _CleanConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         # Without a window lines are not wrapped.
         console.width = _PLAIN_WIDTH
