@@ -174,6 +174,18 @@ async def test_retrieval_knows_of_earlier_turns_and_the_model_only_through_a_tem
         assert not mesh.generator.asked[-1].turns
 
 
+async def test_the_prompt_of_an_ask_is_that_of_its_turns(mesh: Mesh) -> None:
+    async with talking(mesh) as stream:
+        first = stream.first()
+        await stream.take("Where does the Danube rise?", ask={**first["ask"], "template": "eor-qa"})
+        await stream.take("And where does it end?")
+        assert mesh.generator.asked[-1].template == "eor-qa"
+        assert not mesh.generator.asked[-1].turns  # which not every template shows
+        await stream.take("And then?", options={"template": "rankrag-answer-conversation"})
+        assert mesh.generator.asked[-1].template == "rankrag-answer-conversation"
+        assert len(mesh.generator.asked[-1].turns) == 2
+
+
 async def test_a_question_is_rewritten_by_the_model_or_by_words(mesh: Mesh) -> None:
     rewrite = {"history": pb.ConversationOptions.HISTORY_REWRITE}
     async with talking(mesh) as stream:

@@ -45,6 +45,10 @@ def read_turn(request: pb.AskRequest, conversation: Conversation, defaults: Defa
         raise InvalidField("ask.ensemble", "is not for conversations")
     if request.turns:
         raise InvalidField("ask.turns", "cannot be given in a conversation, which holds its turns itself")
+    if request.search:
+        raise InvalidField(
+            "ask.search", "cannot be given in a conversation, which searches as its options.history says"
+        )
     turn = pb.AskRequest()
     turn.CopyFrom(request)
     for name in _OF_THE_TURN:

@@ -104,7 +104,7 @@ class TurnHandler:
             ask,
             search="" if text == ask.question else text,
             turns=conversation.exchanges if options.template else (),
-            template=options.template,
+            template=options.template or ask.template,
             conversation=None,
         )
 

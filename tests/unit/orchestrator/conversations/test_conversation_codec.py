@@ -46,6 +46,13 @@ def test_a_conversation_holds_its_turns_itself() -> None:
     assert refused.value.field == "ask.turns"
 
 
+def test_a_turn_says_nothing_of_what_to_search_for() -> None:
+    """The history decides: what a turn says would be dropped without a word."""
+    with pytest.raises(InvalidField) as refused:
+        take(Conversation("id", Limits()), question="Two?", search="oil")
+    assert refused.value.field == "ask.search"
+
+
 @pytest.mark.parametrize(
     ("fields", "at"),
     [

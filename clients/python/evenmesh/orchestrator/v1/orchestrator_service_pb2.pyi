@@ -159,7 +159,8 @@ class AskRequest(_message.Message):
     """
     search: _builtins.str
     """Query for retrieval and reranking, if it differs from the question, such as the question without its
-    instruction (the query functions of LaMP); at most 8,192 bytes. Default: the question.
+    instruction (the query functions of LaMP); at most 8,192 bytes. Default: the question. Not in a turn of `Converse`,
+    which searches as `ConversationOptions.history` says.
     """
     template: _builtins.str
     """Prompt of the model by name, such as `lamp-4`; empty means the model's default. Not with an ensemble."""

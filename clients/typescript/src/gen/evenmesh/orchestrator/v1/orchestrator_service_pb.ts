@@ -211,7 +211,8 @@ export type AskRequest = Message<"evenmesh.orchestrator.v1.AskRequest"> & {
 
   /**
    * Query for retrieval and reranking, if it differs from the question, such as the question without its
-   * instruction (the query functions of LaMP); at most 8,192 bytes. Default: the question.
+   * instruction (the query functions of LaMP); at most 8,192 bytes. Default: the question. Not in a turn of `Converse`,
+   * which searches as `ConversationOptions.history` says.
    *
    * @generated from field: string search = 24;
    */
