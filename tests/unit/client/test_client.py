@@ -157,6 +157,20 @@ def test_options_that_are_left_out_are_not_sent(scripted: ScriptedMesh, client: 
     assert sampled == orchestrator_pb2.AskRequest(question="q", sampling=common_pb2.Sampling(num_rankings=3))
 
 
+def test_a_seed_is_that_of_sampled_words_too(scripted: ScriptedMesh, client: Client) -> None:
+    """The reply states one drawn seed for both, so giving it back must repeat both."""
+    client.answer("q", seed=7, decoding=Decoding(temperature=1))
+    client.answer("q", seed=7, decoding=Decoding(temperature=1, seed=3))
+    client.answer("q", seed=7, samples=2, decoding=Decoding(temperature=1))
+    client.answer("q", seed=7, decoding=Decoding(num_beams=2))
+
+    words, own, rankings, greedy = scripted.orchestrator.requests
+    assert (words.decoding.seed, words.HasField("sampling")) == (7, False)
+    assert own.decoding.seed == 3
+    assert (rankings.sampling.seed, rankings.decoding.HasField("seed")) == (7, False)
+    assert not greedy.decoding.HasField("seed")
+
+
 def test_a_target_is_sent_and_its_policy_is_read(scripted: ScriptedMesh, client: Client) -> None:
     policy = common_pb2.Policy(
         kind=common_pb2.Policy.KIND_PLACKETT_LUCE,

@@ -78,7 +78,8 @@ class AsyncAskingCalls(AsyncCalls):
             conversation: how it goes, see :class:`evenmesh.ConversationOptions`.
             conversation_id: an earlier conversation to continue; options that are not given stay.
             timeout: seconds for each turn.
-            options: how to answer turns, see :class:`evenmesh.AskOptions`; not ``ensemble``.
+            options: how to answer turns, see :class:`evenmesh.AskOptions`; not ``ensemble``, ``search`` or
+                ``turns``.
 
         Raises:
             MeshError: an option does not fit its field.

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 from google.protobuf.message import Message
 
 from evenmesh.codec.mapping import encode, enum_number
-from evenmesh.codec.values import flag, several, text
+from evenmesh.codec.values import flag, several, text, whole
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
@@ -77,8 +77,8 @@ class AskOptions(TypedDict, total=False):
         balance: fairness over time, see :class:`evenmesh.Balance`; with ``alpha``, not with a target. Sampled
             rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
-        seed: seed of the sampling, 0 to 2^63 - 1; without it one is drawn for each call, see
-            :attr:`evenmesh.Done.seed`.
+        seed: seed of the sampled rankings, and of the words where ``decoding`` samples them and has no own, 0
+            to 2^63 - 1; without it one is drawn for each call, see :attr:`evenmesh.Done.seed`.
         sampling_stage: over whose scores rankings are sampled; without it the reranker's, or the retriever's
             where the reranker is ``none``.
         k: passages the generator is given, 1 to 100; 5 without it.
@@ -169,6 +169,10 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         "turns": _turns(options.get("turns") or ()),
     }
     request = encode(orchestrator_pb2.AskRequest, values)
+    words, seed = request.decoding, options.get("seed")
+    drawn = words.temperature > 0 and not words.HasField("seed")
+    if seed is not None and drawn and not request.HasField("sampling"):  # with one, the mesh does so itself
+        words.seed = whole("seed", seed, bits=64)
     _set_labels(request, options)
     return request
 
