@@ -114,6 +114,30 @@ async def test_an_ensemble_says_its_winner_alone(gateway: httpx.AsyncClient, scr
     assert done.choices[0].message.content == "often"
 
 
+async def test_a_stream_whose_answer_broke_off_does_not_end_well(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    """Another ranking has an answer, but what the client shows is a piece of the first one's."""
+    retrieved, ranked, delta, _, first, second, *rest = scripted.orchestrator.events
+    why = common_pb2.ItemError(
+        code="UNAVAILABLE", reason="UPSTREAM_UNAVAILABLE", message="the generator left"
+    )
+    broken = Ask(failed=pb.AnswerFailed(samples=[0], error=why))
+    client = client_of(gateway)
+    said = ""
+    scripted.orchestrator.events = [retrieved, ranked, delta, broken, second, *rest]
+    with pytest.raises(openai.APIError, match="the generator left"):
+        async for one in await client.chat.completions.create(model="evenmesh", messages=SAID, stream=True):
+            said += one.choices[0].delta.content or ""
+    assert said == "every "
+    whole = await client.chat.completions.create(model="evenmesh", messages=SAID)
+    assert whole.choices[0].message.content == "often"
+    broken.failed.samples[:] = [1]
+    scripted.orchestrator.events = [retrieved, ranked, delta, first, broken, *rest]
+    stream = await client.chat.completions.create(model="evenmesh", messages=SAID, stream=True)
+    assert [one async for one in stream][-1].choices[0].finish_reason == "stop"
+
+
 async def test_an_ask_without_an_answer_is_an_error(
     gateway: httpx.AsyncClient, scripted: ScriptedMesh
 ) -> None:

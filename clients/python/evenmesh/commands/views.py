@@ -90,6 +90,8 @@ class AskView:
                 self._write(text)
             case Answer(member="", text=text) if not self._line.begun and self._first_answer():
                 self._write(text)
+            case Failed() if self._line.begun:
+                self._line.end()  # that answer broke off: the next one is shown, whose citations follow
             case Vote() if event.final:
                 self._write(event.answer)
             case Vote():

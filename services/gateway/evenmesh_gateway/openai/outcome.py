@@ -77,12 +77,17 @@ class Outcome:
                 self._done = event.done
         return ""
 
-    def check(self) -> None:
-        """Check that there is an answer, where one was asked for.
+    def check(self, said: str = "") -> None:
+        """Check that there is an answer, where one was asked for, and that it is what was shown of it.
+
+        Args:
+            said: what :meth:`add` returned for the client to see; it is of the first ranking.
 
         Raises:
-            MeshError: why there is none.
+            MeshError: why there is none, or why the one that was shown broke off.
         """
+        if said and (broken := next((one for one in self._failed if 0 in one.samples), None)):
+            raise from_item_error(broken.error)
         wants = not self._request.HasField("num_answers") or self._request.num_answers > 0
         if self._answers or not wants:
             return

@@ -241,7 +241,7 @@ class OpenAiRoutes:
                         if piece:
                             said += piece
                             yield made.text(piece)
-                outcome.check()
+                outcome.check(said)
         except MeshError as error:
             if not began:
                 raise
