@@ -24,6 +24,7 @@ from evenmesh.types.conversation import (
     group_target,
 )
 from evenmesh.types.events import Delta, Done
+from evenmesh.types.passage import Passage
 from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError
 from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.rpc.statuses import item_error
@@ -180,15 +181,15 @@ class Call:
             yield from orchestrator.turns(request, number)
 
 
-def begin(orchestrator: Orchestrator, **options: Any) -> Conversation:
+def begin(orchestrator: Orchestrator, conversation_id: str = "", **options: Any) -> Conversation:
     return Conversation(
         Stub(orchestrator),
         lambda: None,
         lambda _: FailedPrecondition("CONVERSATION_BUSY", "busy"),
-        {"collection": "c", "k": 2},
+        options or {"collection": "c", "k": 2},
         {"targets": [TARGET]},
         timeout=5,
-        conversation_id=options.get("conversation_id", ""),
+        conversation_id=conversation_id,
     )
 
 
@@ -260,6 +261,69 @@ def test_ctrl_c_while_waiting_ends_the_stream_and_the_conversation_continues() -
         conversation.answer("Three?")
     assert orchestrator.streams == 2
     assert orchestrator.requests[-1].conversation_id == "c1"
+
+
+def test_after_an_interrupted_first_turn_the_next_begins_another_conversation() -> None:
+    """The mesh keeps no conversation without a turn: its id would be refused for ever."""
+    orchestrator = Orchestrator()
+    with begin(orchestrator) as conversation:
+        events = conversation.ask("One?")
+        assert next(events) == Delta("a")
+        assert conversation.id == "c1"
+        orchestrator.interrupts = 1
+        with pytest.raises(KeyboardInterrupt):
+            next(events)
+        assert conversation.id == ""
+        conversation.answer("Two?")
+    one, two = orchestrator.requests
+    assert (two.conversation_id, two.ask.question) == ("", "Two?")
+    assert (two.ask.collection, two.options) == ("c", one.options)
+
+
+def test_an_interrupted_first_turn_leaves_the_conversation_that_it_continues() -> None:
+    orchestrator = Orchestrator()
+    with begin(orchestrator, conversation_id="c7") as conversation:
+        events = conversation.ask("One?")
+        next(events)
+        orchestrator.interrupts = 1
+        with pytest.raises(KeyboardInterrupt):
+            next(events)
+        conversation.answer("Two?")
+    assert [request.conversation_id for request in orchestrator.requests] == ["c7", "c7"]
+
+
+def test_a_stream_that_ended_after_a_cancelled_first_turn_is_opened_for_another_conversation() -> None:
+    orchestrator = Orchestrator(ends_after=1)
+    with begin(orchestrator) as conversation:
+        with pytest.raises(MeshError, match="must be in"):
+            conversation.answer("wrong")
+        conversation.answer("One?")
+    assert orchestrator.streams == 2
+    assert orchestrator.requests[-1].conversation_id == ""
+
+
+def test_passages_that_can_be_read_once_are_sent_with_every_first_turn() -> None:
+    orchestrator = Orchestrator()
+    with begin(orchestrator, passages=iter([Passage("p1", "Oil it.")])) as conversation:
+        conversation.answer("One?")
+        conversation.reset()
+        conversation.answer("One?")
+    sent = [[one.id for one in request.ask.candidates.passages] for request in orchestrator.requests]
+    assert sent == [["p1"], ["p1"]]
+
+
+def test_what_is_set_during_a_turn_holds_from_the_next_on() -> None:
+    orchestrator = Orchestrator()
+    with begin(orchestrator) as conversation:
+        for event in conversation.ask("One?"):
+            if event == Delta("a"):
+                conversation.set(history="none")
+        conversation.answer("Two?")
+        conversation.answer("Three?")
+    one, two, three = orchestrator.requests
+    assert one.options.history != pb.ConversationOptions.HISTORY_NONE
+    assert two.options.history == pb.ConversationOptions.HISTORY_NONE
+    assert not three.HasField("options")
 
 
 def test_a_stream_that_ends_at_once_is_not_opened_again() -> None:

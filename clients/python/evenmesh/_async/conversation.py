@@ -16,6 +16,8 @@ from evenmesh.wire.errors import MeshError, Unavailable, from_item_error
 
 CUT_OFF: Final = "CUT_OFF"
 BUSY: Final = "CONVERSATION_BUSY"
+_OF_THE_TURN: Final[AskOptions] = {"useful": None, "references": None, "query_id": None}
+"""Options that each turn has of its own."""
 _BUSY_TRIES: Final = 50
 _BUSY_PAUSE_S: Final = 0.1
 # Without a deadline of its own a stream would get that of a single call. Turns have theirs; how long a stream
@@ -44,10 +46,11 @@ class AsyncConversation:
         conversation_id: str,
     ) -> None:
         # Raise for wrong options before the first turn.
-        ask_request("", options)
+        self._settings = ask_request("", {**options, **_OF_THE_TURN})
         codec.options_message(conversation)
-        self._options, self._conversation = options, conversation
+        self._conversation = self._sent = conversation
         self._timeout = timeout
+        self._continues = bool(conversation_id)
         self._send_options = not conversation_id
         self._send_conversation = not conversation_id or bool(conversation)
         self._stub, self._check_open, self._error = stub, check_open, error
@@ -106,14 +109,11 @@ class AsyncConversation:
             MeshError: while iterating, if the turn fails; the next turn may be taken all the same.
         """
         about: AskOptions = {"useful": useful, "references": references, "query_id": query_id}
-        request = orchestrator_pb2.ConverseRequest(
-            ask=ask_request(question, {**self._options, **about} if self._send_options else about),
-            conversation_id=self.id,
+        turn = orchestrator_pb2.ConverseRequest(
+            ask=ask_request(question, about),
             timeout_ms=max(1, round(1000 * (self._timeout if timeout is None else checked_timeout(timeout)))),
         )
-        if self._send_conversation:
-            request.options.CopyFrom(codec.options_message(self._conversation))
-        return self._events(request)
+        return self._events(turn)
 
     async def answer(
         self,
@@ -134,7 +134,7 @@ class AsyncConversation:
     def reset(self) -> None:
         """Begin another conversation with the same options at the next turn."""
         self.close()
-        self.id, self.turn, self.transcript = "", 0, ""
+        self.id, self.turn, self.transcript, self._continues = "", 0, "", False
         self._send_options = self._send_conversation = True
 
     def close(self) -> None:
@@ -142,8 +142,11 @@ class AsyncConversation:
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
+            if not (self.turn or self._continues):
+                # The mesh keeps no conversation without a turn: the next one begins another.
+                self.id, self._send_options, self._send_conversation = "", True, True
 
-    async def _events(self, request: orchestrator_pb2.ConverseRequest) -> AsyncIterator[TurnEvent]:
+    async def _events(self, asked: orchestrator_pb2.ConverseRequest) -> AsyncIterator[TurnEvent]:
         over, turn = False, object()
         if self._running is not None:
             # Whoever left its loop early has not closed its iterator yet, as asyncio does later: what it has
@@ -151,7 +154,7 @@ class AsyncConversation:
             self.close()
         self._running = turn
         try:
-            message = await self._first(request)
+            message = await self._first(asked)
             while True:
                 over = _is_last(message)
                 event = self._event(message)
@@ -176,12 +179,23 @@ class AsyncConversation:
                     await self._cancel_turn()
                 self._running = None
 
-    async def _first(self, request: orchestrator_pb2.ConverseRequest) -> orchestrator_pb2.ConverseResponse:
+    def _request(self, asked: orchestrator_pb2.ConverseRequest) -> orchestrator_pb2.ConverseRequest:
+        """Return a turn with what the mesh does not have yet: how to answer, how the conversation goes."""
+        request = orchestrator_pb2.ConverseRequest(conversation_id=self.id)
+        if self._send_options:
+            request.ask.CopyFrom(self._settings)
+        if self._send_conversation:
+            request.options.CopyFrom(codec.options_message(self._conversation))
+        self._sent = self._conversation
+        request.MergeFrom(asked)
+        return request
+
+    async def _first(self, asked: orchestrator_pb2.ConverseRequest) -> orchestrator_pb2.ConverseResponse:
         """Return the first message of a turn; wait while an earlier stream still has the conversation."""
         for tries in range(_BUSY_TRIES):
             opened = self._stream is None
             try:
-                await self._write(request)
+                await self._write(self._request(asked))
                 return await self._read()
             except MeshError as error:
                 if error.reason == CUT_OFF and not opened:
@@ -238,7 +252,8 @@ class AsyncConversation:
         if message.HasField("failed"):
             raise from_item_error(message.failed.error)
         # The mesh keeps the options once a turn has begun.
-        self._send_options = self._send_conversation = False
+        self._send_options = False
+        self._send_conversation = self._send_conversation and self._conversation is not self._sent
         if message.event.HasField("done"):
             self.turn, self.transcript = message.turn, message.transcript
         return codec.event(message)
