@@ -20,7 +20,7 @@ for (const question of turns) {
   const shown = {};
   const options = { conversationId, ask: { source: { case: "collection", value: collection } }, options: { targets: [target] } };
   for await (const one of mesh.turn(question, options)) {
-    conversationId = one.conversationId;
+    if (one.transcript) conversationId = one.conversationId; // the mesh keeps no conversation without a turn
     if (one.event?.event.case === "answer") shown.text = one.event.event.value.answer.text;
     if (one.report) [shown.relevance, shown.fairness] = [one.report.soFar.relevance, one.report.soFar.groupFairness];
     if (one.failed) shown.failed = one.failed.error.message;

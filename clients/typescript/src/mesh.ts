@@ -117,7 +117,8 @@ export class Mesh {
    * Take one turn of a conversation and yield its events as they happen; the last has `transcript`, or `failed`.
    *
    * Each turn is a call of its own. The first begins a conversation, and each event names its id, by which later turns
-   * continue it (`conversationId`). Leaving the loop cancels the turn, and the conversation goes on without it.
+   * continue it (`conversationId`) once a turn of it has ended well: the mesh keeps none without. Leaving the loop
+   * cancels the turn, and the conversation goes on without it.
    *
    * @throws MeshError if the mesh does not take the turn, such as one of a conversation that it no longer holds.
    */

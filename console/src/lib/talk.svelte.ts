@@ -78,7 +78,7 @@ export class Talk {
   /** Whether the mesh no longer holds the conversation. */
   get lost(): boolean {
     const { error } = this.turns.at(-1) ?? {};
-    return this.id !== "" && error instanceof MeshError && error.code === Code.NotFound && error.field === "conversation_id";
+    return this.counted.length > 0 && error instanceof MeshError && error.code === Code.NotFound && error.field === "conversation_id";
   }
 
   async take(question: string, settings: TalkSettings): Promise<void> {
@@ -112,7 +112,8 @@ export class Talk {
   #options({ ask, history, method, target }: TalkSettings): TurnOptions {
     return {
       ask: optionsOf({ ...ask, question: "", useful: [] }),
-      conversationId: this.id,
+      // The mesh keeps no conversation without a turn: its id would be refused.
+      conversationId: this.counted.length ? this.id : "",
       options: { history, method, targets: target ? [target] : [] },
     };
   }
