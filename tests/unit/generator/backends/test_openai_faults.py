@@ -141,21 +141,68 @@ async def test_a_prompt_that_no_server_takes_is_the_questions_fault(call: Callab
     assert caught.value.field == "question"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "This model's maximum context length is 4096 tokens. However, you requested 5000 output tokens",
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
-        "Input validation error: `inputs` must have less than 1024 tokens. Given: 1087",
-        "the request exceeds the available context size, try increasing it",
-        "prompt is too long: 210000 tokens > 200000",
-    ],
+TOO_LONG = (
+    "This model's maximum context length is 4096 tokens. However, you requested 5000 output tokens",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
+    "Input validation error: `inputs` must have less than 1024 tokens. Given: 1087",
+    "the request exceeds the available context size, try increasing it",
+    "prompt is too long: 210000 tokens > 200000",
 )
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
 async def test_words_for_too_long_are_known(message: str) -> None:
     async with opened(replying(422, {"error": message})) as (model, _):
         with pytest.raises(InvalidField) as caught:
             await streamed(model)
     assert caught.value.field == "question"
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
+@pytest.mark.parametrize("kind", [{"error_type": "validation"}, {}])
+async def test_words_for_too_long_are_known_within_a_stream(message: str, kind: dict[str, str]) -> None:
+    """So text-generation-inference rejects a stream: with status 200, and an event that has a type alone."""
+
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await _events(reply, {"error": message, **kind})
+        await reply.end()
+
+    async with opened(script) as (model, _):
+        with pytest.raises(InvalidField) as caught:
+            await streamed(model)
+    assert caught.value.field == "question"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ({"error": "Input validation error: no", "error_type": "validation"}, "REMOTE_REJECTED"),
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, "OVERLOADED"),
+        ({"error": "Request failed during generation: no", "error_type": "generation"}, "REMOTE_UNAVAILABLE"),
+        ({"error": "no", "error_type": ["validation"]}, "REMOTE_UNAVAILABLE"),
+    ],
+)
+async def test_an_error_within_a_stream_is_known_by_its_type(error: dict[str, Any], reason: str) -> None:
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await _events(reply, error)
+        await reply.end()
+
+    async with opened(script) as (model, _):
+        with pytest.raises(MeshError) as caught:
+            await streamed(model)
+    assert caught.value.reason == reason
+
+
+async def test_no_text_is_written_twice_whatever_a_stream_says_of_its_prompt() -> None:
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await _events(reply, _piece("a"), {"error": {"message": TOO_LONG[0], "code": 400}})
+        await reply.end()
+
+    async with opened(script) as (model, server):
+        with pytest.raises(MeshError) as caught:
+            await streamed(model)
+        assert len([one for one in server.requests if one.method == "POST"]) == 1
+    assert caught.value.reason == "REMOTE_REJECTED"
 
 
 async def test_passages_that_do_not_fit_after_all_are_left_out() -> None:

@@ -209,12 +209,19 @@ class OpenAiModel:
     ) -> Answer:
         """Send the prompt, and a shorter one where the servers find it too long."""
         most: int | None = None
+        begun = False
+
+        def passed_on(text: str) -> None:
+            nonlocal begun
+            begun = True
+            on_delta(text)
+
         for _ in range(_TRIES):
             fitted = await self._pool.run(self._prompter.prompt, request, most)
             try:
-                answer = await self._generate(request, fitted, on_delta, deadline)
+                answer = await self._generate(request, fitted, passed_on, deadline)
             except Rejected as error:
-                if not is_too_long(error):
+                if begun or not is_too_long(error):
                     raise
                 most = int(_SHORTER * size_of(fitted.row))
                 continue

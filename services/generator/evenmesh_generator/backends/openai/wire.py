@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from evenmesh.wire.errors import MeshError
+from evenmesh_generator.backends.openai.errors import is_too_long
 from evenmesh_generator.domain import Decoding
 from evenmesh_kit.remote.client import parse_json
-from evenmesh_kit.remote.errors import MalformedReply, ServerUnavailable, from_status
+from evenmesh_kit.remote.errors import MalformedReply, Rejected, ServerUnavailable, from_status, said_in
 
 MODELS_PATH: Final = "/models"
 """Lists the models."""
+
+_STATUS_OF_TYPE: Final = {"validation": 422, "template_error": 422, "overloaded": 429}
+"""Statuses of text-generation-inference, whose errors within a stream have a type alone: it rejects there."""
 
 _MOST_NAME: Final = 200
 """Most characters of a name that a server gives its model or itself."""
@@ -192,11 +196,20 @@ def _error_of(fields: Mapping[str, Any], event: str) -> MeshError:
     """Return the error that a server sends within a stream; without a status it is one of the server's."""
     inner = fields["error"]
     code = inner.get("code") if isinstance(inner, dict) else fields.get("code")
-    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    status = _STATUS_OF_TYPE.get(str(fields.get("error_type")), 500)
+    if isinstance(code, int) and 400 <= code < 600:
+        status = code
     if status >= 500:
+        rejected = Rejected(status, *said_in(event.encode(errors="replace")))
+        if is_too_long(rejected):
+            return rejected
         return ServerUnavailable("REMOTE_UNAVAILABLE", "the model server failed within a stream", rests=False)
     return from_status(
-        status, event.encode(), None, key_setting="the key's setting", urls_setting="the servers' setting"
+        status,
+        event.encode(errors="replace"),
+        None,
+        key_setting="the key's setting",
+        urls_setting="the servers' setting",
     )
 
 
