@@ -103,12 +103,15 @@ def _check(layout: Layout, timeline: Timeline, sources: Sources, plain: Plain) -
     queries = torch.randn(len(layout), HEADS, 1, SIZE)
     for layer in range(LAYERS):
         keys, values = timeline.write(layer, ones, ones)
+        in_blocks = timeline.write(layer, ones, ones, block=32)
         read = sources.attend(layer, queries, 0.5)
         for (owner, beam), kept in plain.rows.items():
             row = layout.rows[owner][beam]
             length = kept.shape[3]
             assert torch.equal(keys[row, :, keys.shape[2] - 1 - length : -1], kept[layer, 0])
             assert torch.equal(values[row, :, keys.shape[2] - 1 - length : -1], kept[layer, 1])
+            # What is masked counts nothing times its value, which must be a number, whoever was there before.
+            assert not any(seen[row, :, : seen.shape[2] - 1 - length].any() for seen in in_blocks)
             if mask is not None:
                 assert ((mask[row, 0, 0] == 0).sum(), mask[row, 0, 0, -1 - length]) == (length + 1, 0)
             source = plain.sources[owner][layer]

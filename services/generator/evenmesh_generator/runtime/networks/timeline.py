@@ -34,6 +34,9 @@ a block more than rows need, so that the columns in use move to the front once a
 _SPARE: Final = 1.5
 """Buffers that are larger than this many times what rows need are replaced when the next row joins."""
 
+_BESIDE: Final = 64
+"""Columns before those in use that a step may read in whole blocks."""
+
 _FIRST: Final = 128
 """Columns that growing buffers have at first, where rows need more until they end."""
 
@@ -115,6 +118,8 @@ class Timeline:
             for layer in self._layers:
                 if layer.shape != (slots, capacity) or not longest <= layer.end < capacity:
                     layer.rebuild(slots, capacity, before, self._width, longest)
+                else:
+                    layer.clear(before, rows, self._width, longest)
         except Exception:
             self._trim()
             raise
@@ -148,7 +153,7 @@ class Timeline:
             layer: its number.
             keys: of the new token.
             values: of the new token.
-            block: columns are returned in whole blocks, with zeros before the first, [1, inf). A processor
+            block: columns are returned in whole blocks, with zeros before the first, [1, 64]. A processor
                 computes what fills no block in another order, so that a row's sums would depend on how long
                 others are.
         """
@@ -242,6 +247,16 @@ class _Layer:
     def shape(self) -> tuple[int, int]:
         """Return its rows and columns."""
         return self.buffer.shape[1], self.capacity
+
+    def clear(self, before: int, rows: int, width: int, longest: int) -> None:
+        """Zero what ``rows`` will see before their own columns: earlier rows may have left it not finite.
+
+        So much is zero already of the first ``before`` rows, of which the longest has ``width`` tokens.
+        """
+        begin = max(0, self.end - longest - _BESIDE)
+        if longest > width:
+            self.buffer[:, :before, :, begin : self.end - width].zero_()
+        self.buffer[:, before:rows, :, begin : self.end].zero_()
 
     def rebuild(self, slots: int, capacity: int, rows: int, width: int, end: int) -> None:
         """Move the last ``width`` columns of ``rows`` into a buffer of another shape, to end at ``end``."""
