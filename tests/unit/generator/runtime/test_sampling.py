@@ -35,6 +35,13 @@ def test_draws_follow_the_tempered_distribution() -> None:
     assert chisquare([counts[0], counts[1], counts[2]], expected).pvalue > 0.001
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324])
+@pytest.mark.parametrize("others", [2, 1000])
+def test_the_coldest_draw_is_the_likeliest_token(temperature: float, others: int) -> None:
+    logits = [*[0.0] * others, 30.0, *[0.0] * others]
+    assert set(_draws(logits, Decoding(temperature=temperature, seed=2), 20)) == {others}
+
+
 @pytest.mark.parametrize(
     ("top_p", "kept"),
     [(0.01, {0}), (0.49, {0}), (0.51, {0, 1}), (0.79, {0, 1}), (0.81, {0, 1, 2}), (1.0, {0, 1, 2})],

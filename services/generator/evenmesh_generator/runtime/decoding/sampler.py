@@ -14,6 +14,9 @@ from evenmesh_generator.domain import Decoding
 _LIKELY: Final = 256
 """Tokens that are sorted at first: a draw is nearly always one of these."""
 
+_COLDEST: Final = 1e-200
+"""Scores divided by a lower temperature could be no numbers; at this one the likeliest token is certain."""
+
 _ROUNDING: Final = 1e-12
 """Relative error of a sum of probabilities, which depends on the order of its terms."""
 
@@ -30,7 +33,7 @@ class Sampler:
     """
 
     def __init__(self, decoding: Decoding, stream_id: str) -> None:
-        self._temperature = decoding.temperature
+        self._temperature = max(decoding.temperature, _COLDEST)
         self._top_p = decoding.top_p
         self._rng = np.random.default_rng([decoding.seed, zlib.crc32(stream_id.encode())])
 
