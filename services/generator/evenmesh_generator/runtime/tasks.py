@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import FailedPrecondition, MeshError
 from evenmesh_generator.domain import Answer, Cost, FinishReason, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
@@ -65,9 +65,15 @@ class Task:
         return self.request.decoding.num_beams
 
     def answer(self) -> Answer:
-        """Return the finished answer."""
+        """Return the finished answer.
+
+        Raises:
+            FailedPrecondition: the model gave it scores that are no numbers.
+        """
         prompt, sequence, prefill, transcript = self.prompt, self.sequence, self.prefill, self.transcript
         assert prompt and sequence and prefill and transcript, "it is done"  # noqa: S101, PT018
+        if sequence.broken:
+            raise no_numbers()
         now = time.monotonic()
         return Answer(
             text=transcript.text,
@@ -107,3 +113,10 @@ class Judgement:
     result: Future[list[tuple[float, float]]] = field(default_factory=Future)
     prefills: dict[int, Prefill] = field(default_factory=dict)
     scores: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+
+def no_numbers() -> FailedPrecondition:
+    """Return the error of a model that overflows: its scores are no numbers, and choose no token."""
+    return FailedPrecondition(
+        "NO_NUMBERS", "the model's scores are no numbers: its number type is too narrow, set another dtype"
+    )

@@ -521,6 +521,8 @@ class Failing:
         self._inner = inner
         self.threads: set[str] = set()
         self.fail_steps: list[Exception] = []
+        self.spoil_steps = 0
+        """Steps whose first row gets no numbers."""
         self.bad_row: tuple[int, ...] | None = None
         self.fail_settling: list[Exception] = []
         self.fail_reading: list[Exception] = []
@@ -570,7 +572,11 @@ class _FailingRows:
         self._network.threads.add(threading.current_thread().name)
         if self._network.fail_steps:
             raise self._network.fail_steps.pop()
-        return self._inner.step(tokens)
+        logits = self._inner.step(tokens)
+        if self._network.spoil_steps:
+            self._network.spoil_steps -= 1
+            logits[0] = math.nan
+        return logits
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -590,6 +596,52 @@ def test_a_step_that_runs_out_of_memory_ends_its_requests_and_no_others(
     assert found.ids == tuple(expected[:-1] if closed else expected)
     statistics = desk.loop.statistics(0)
     assert (statistics.failed, statistics.finished, statistics.active_rows) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(max_new_tokens=8),
+        Decoding(num_beams=3, max_new_tokens=8),
+        Decoding(max_new_tokens=8, temperature=1.0, seed=1),
+    ],
+    ids=["greedy", "beams", "sampled"],
+)
+def test_scores_that_are_no_numbers_end_their_request_and_no_other(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], kind: str, decoding: Decoding
+) -> None:
+    """A model that overflows its number type; its answer would be empty, and as probable as can be."""
+    subject = subjects[kind]
+    network: Any = Failing(subject.network)
+    network.spoil_steps = 1
+    desk = opened(subject, network)
+    ears = [desk.ask(prompt, decoding) for prompt in subject.prompts[:2]]
+    error, other = (ear.outcome() for ear in ears)
+    assert isinstance(error, MeshError)
+    assert (error.code.name, error.reason) == ("FAILED_PRECONDITION", "NO_NUMBERS")
+    assert isinstance(other, Answer)
+    assert other.text == received(desk.ask(subject.prompts[1], decoding)).answer.text
+
+
+def test_scores_that_are_no_numbers_are_left_to_nobody(
+    subjects: dict[str, Subject], opened: Callable[..., Desk]
+) -> None:
+    """A prompt makes a model overflow; then a shorter one takes its row, while a longer one is written."""
+    subject = subjects["llama"].with_settings({})
+    words = [token for prompt in subject.prompts for token in prompt.rows[0]]
+    spoilt = next(token for token in range(5, 500) if token not in words)
+    short = Prompt((tuple(words[:8]),))
+    desk = opened(subject)
+    alone = received(desk.ask(short, Decoding(max_new_tokens=6))).ids
+    subject.model.get_input_embeddings().weight.data[spoilt] = math.nan
+    longest = desk.ask(Prompt((tuple(words[:64]),)), Decoding(max_new_tokens=200))
+    _let_run(desk, 2, [longest])
+    assert isinstance(
+        desk.ask(Prompt(((*words[:30], spoilt),)), Decoding(max_new_tokens=6)).outcome(), MeshError
+    )
+    assert received(desk.ask(short, Decoding(max_new_tokens=6))).ids == alone
+    longest.outcome()
 
 
 def test_words_of_other_contexts_and_rankings_are_other_draws(

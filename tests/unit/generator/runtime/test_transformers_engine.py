@@ -27,7 +27,9 @@ from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
-from evenmesh_generator.runtime.networks.causal import BLOCK, CausalNetwork
+from evenmesh_generator.runtime.networks.attention import ATTENTION
+from evenmesh_generator.runtime.networks.causal import BLOCK, CausalNetwork, CausalRows
+from evenmesh_generator.runtime.networks.continuous_batching import supports_continuous_batching
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.prompts import text_prompter
@@ -501,6 +503,30 @@ def test_turns_a_template_does_not_show_are_refused(folders: dict[str, Path]) ->
     with pytest.raises(InvalidField, match="no place for earlier turns") as caught:
         _prompter(folders["t5"]).prompt(_request(turns=TURNS, augmentation=Augmentation.FUSION_IN_DECODER))
     assert caught.value.field == "turns"
+
+
+def test_a_judgement_that_is_no_number_is_none(folders: dict[str, Path]) -> None:
+    model: Any
+    model, tokenizer = load(folders["t5"], CPU)
+    engine = transformers_engine("m", "v", model, tokenizer, TEMPLATES, EngineOptions())
+    passages = [Passage("0", "", SENTENCES[0])]
+    model.lm_head.weight.data.fill_(torch.nan)
+    with pytest.raises(FailedPrecondition, match="no numbers") as caught:
+        _judge(engine, QUESTION, passages)
+    assert caught.value.reason == "NO_NUMBERS"
+    engine.close()
+
+
+def test_a_batch_whose_scores_are_no_numbers_runs_no_model_continuously(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = load(folders["llama"], CPU)
+    model.set_attn_implementation(ATTENTION)
+    network = CausalNetwork(model, pad=0, batch_tokens=64, cache_bytes=0)
+    assert supports_continuous_batching(network, model, None)
+    step = CausalRows.step
+    monkeypatch.setattr(CausalRows, "step", lambda *given: step(*given) * torch.nan)
+    assert not supports_continuous_batching(network, model, None)
 
 
 def test_what_prompts_begin_with_is_read_once_to_judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from evenmesh_generator.domain import Decoding
@@ -41,6 +42,8 @@ class _Sequence:
         """Those of each token, where they are known."""
         self.stopped = False
         """Whether the model ended it, rather than ran out of length."""
+        self.broken = False
+        """Whether the model gave it scores that are no numbers, so that it has no next token."""
         self._max = decoding.max_new_tokens
         self._rules = rules
         self._transcript = transcript
@@ -76,6 +79,9 @@ class SingleSequence(_Sequence):
 
     def take(self, token: int, gained: float) -> None:
         """Add the next token; ``gained``: its log-probability in the model's own distribution."""
+        if math.isnan(gained):
+            self.broken = self.done = True
+            return
         self.tokens = [token]
         self.written += 1
         self.log_probability += gained
@@ -122,6 +128,9 @@ class BeamSequences(_Sequence):
 
     def take(self, best: Sequence[Candidate]) -> None:
         """Add the best candidates of a step."""
+        if any(math.isnan(one.score) for one in best):
+            self.broken = self.done = True
+            return
         onward = self.search.advance(best)
         if onward is not None:
             self.parents, self.tokens = onward

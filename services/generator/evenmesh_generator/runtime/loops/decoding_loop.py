@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from evenmesh_generator.runtime.loops.loop import Loop, answered, notify, stoppe
 from evenmesh_generator.runtime.loops.side_by_side import SideBySide
 from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Network, Prefill, ReadPrompt, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
-from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
+from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task, no_numbers
 from evenmesh_kit.compute.lengths import CPU_ROWS, by_length
 from evenmesh_kit.compute.placement import upload
 from evenmesh_kit.compute.tenant_time import RecentTenants, TenantTime
@@ -660,6 +661,8 @@ class DecodingLoop(Loop):
                 self._judge_together([item], failed)
             return
         for one, pair in zip(items, pairs, strict=True):
+            if any(map(math.isnan, pair)):
+                failed[id(one.judgement)] = no_numbers()
             one.judgement.scores[one.at] = (pair[0], pair[1])
             # Free what was read: a thousand passages' keys and values would not fit.
             prefill = one.judgement.prefills.pop(one.at)
