@@ -19,7 +19,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind
 
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded, MeshError
+from evenmesh.wire.errors import DeadlineExceeded, MeshError, Overloaded
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.remote.api_key import ApiKeyError, ApiKeyFile
 from evenmesh_kit.remote.endpoints import Endpoint, EndpointPool
@@ -58,7 +58,8 @@ class RemoteClient:
     """Calls one of several servers that answer alike. For one event loop; close it.
 
     A request goes to the healthy endpoint with the fewest running ones. One that fails before anything of it
-    was read is tried once more, at another endpoint where there is one. Cancelling a call closes its
+    was read is tried once more, at another endpoint where there is one; where a server has too many requests,
+    at another healthy one. Cancelling a call closes its
     connection at once, by which a server notices. Requests of several tenants begin in turns, and none holds
     more than its share of the places.
 
@@ -140,8 +141,8 @@ class RemoteClient:
                 endpoint = self._pool.choose(other_than=first)
                 try:
                     return await self._one_json(endpoint, path, content, deadline)
-                except ServerUnavailable as error:
-                    if not self._again(error, first):
+                except (ServerUnavailable, Overloaded) as error:
+                    if not self._goes_on(error, endpoint, first):
                         raise
                     first = endpoint
 
@@ -172,8 +173,8 @@ class RemoteClient:
                             begun = True
                             yield event
                     return
-                except ServerUnavailable as error:
-                    if begun or not self._again(error, first):
+                except (ServerUnavailable, Overloaded) as error:
+                    if not self._goes_on(error, endpoint, first) or begun:
                         raise
                     first = endpoint
 
@@ -212,13 +213,16 @@ class RemoteClient:
 
         return list(await asyncio.gather(*map(asked, self._pool.endpoints)))
 
-    def _again(self, error: ServerUnavailable, first: Endpoint | None) -> bool:
+    def _goes_on(
+        self, error: ServerUnavailable | Overloaded, endpoint: Endpoint, first: Endpoint | None
+    ) -> bool:
         """Return whether a failed request is tried once more; a lone server only on a new connection."""
-        return (
-            first is None
-            and error.elsewhere
-            and (len(self._pool.endpoints) > 1 or isinstance(error, ConnectionBroken))
-        )
+        if isinstance(error, Overloaded):
+            self._pool.overloaded(endpoint, error)
+            others = (one for one in self._pool.endpoints if one is not endpoint)
+            return first is None and any(one.healthy for one in others)
+        several = len(self._pool.endpoints) > 1
+        return first is None and error.elsewhere and (several or isinstance(error, ConnectionBroken))
 
     async def _one_json(
         self, endpoint: Endpoint, path: str, content: bytes | None, deadline: Deadline, *, heals: bool = True

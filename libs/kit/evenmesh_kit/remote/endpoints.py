@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from evenmesh.wire.errors import Overloaded
 from evenmesh_kit.remote.errors import ServerUnavailable
 from evenmesh_kit.remote.options import server_name
 
@@ -65,8 +66,9 @@ class Endpoint:
 class EndpointPool:
     """The servers of one client. For one event loop.
 
-    A server that failed rests for ``rest_s``; then one request at a time tries it until it answers. Where all
-    rest, the one whose rest ends first is used: a lone server is always tried.
+    A server that failed rests for ``rest_s``; then one request at a time tries it until it answers. One of
+    several that has too many requests rests as long as it asks for, at most ``rest_s``. Where all rest, the
+    one whose rest ends first is used: a lone server is always tried.
 
     Args:
         urls: base URLs.
@@ -97,6 +99,14 @@ class EndpointPool:
     def rest(self, endpoint: Endpoint, why: str, rest_s: float | None = None) -> None:
         """Leave a server alone for ``rest_s`` seconds; None: the time of rest of one that failed."""
         endpoint.rest(self._clock() + (self._rest_s if rest_s is None else rest_s), why)
+
+    def overloaded(self, endpoint: Endpoint, error: Overloaded) -> None:
+        """Leave a server alone for as long as it asks for, unless it is the only one.
+
+        It refuses at once: with the fewest running requests it would get all that come.
+        """
+        if len(self.endpoints) > 1:
+            self.rest(endpoint, error.message, min(error.retry_after_s or 0.0, self._rest_s))
 
     @contextmanager
     def using(self, endpoint: Endpoint) -> Iterator[None]:

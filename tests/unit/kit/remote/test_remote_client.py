@@ -30,6 +30,7 @@ from tests.support.scripted_http import (
     replying,
     serving,
 )
+from tests.support.waiting import until
 
 LONG = 60.0
 """More than any of these tests takes: passes only where something hangs. Seconds."""
@@ -458,6 +459,37 @@ async def test_two_servers_that_fail_are_asked_once_each() -> None:
         with pytest.raises(ServerUnavailable):
             await client.post("/x", {}, deadline=NEVER)
         assert sorted(len(one.requests) for one in servers) == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("wait_s", "rest_s", "asked"), [(LONG, LONG, 3), (0, LONG, 6), (LONG, 0.0, 6)])
+async def test_a_server_with_too_many_requests_gets_none_that_another_takes(
+    wait_s: float, rest_s: float, asked: int
+) -> None:
+    """It refuses at once, so it has the fewest running requests while the other one computes."""
+    computing = asyncio.Event()
+
+    async def computes(_: HttpRequest, reply: HttpReply) -> None:
+        await computing.wait()
+        await reply.send(200, {"from": 2})
+
+    full = replying(429, {}, retry_after=f"{wait_s:g}")
+    async with several(full, computes, rest_s=rest_s) as (client, servers):
+        calls = [asyncio.create_task(client.post("/x", {}, deadline=NEVER)) for _ in range(6)]
+        await until(lambda: len(servers[1].requests) == len(calls))
+        computing.set()
+        assert await asyncio.gather(*calls) == [{"from": 2}] * len(calls)
+        assert 1 <= len(servers[0].requests) <= asked
+
+
+async def test_servers_that_all_have_too_many_requests_are_asked_once_each() -> None:
+    full = replying(429, {}, retry_after="7")
+    async with several(full, full, full, rest_s=LONG) as (client, servers):
+        # The first finds two of them, the second the one that is left, and the third tries one all the same.
+        for asked in (2, 3, 4):
+            with pytest.raises(Overloaded) as caught:
+                await client.post("/x", {}, deadline=NEVER)
+            assert caught.value.retry_after_s == 7
+            assert sum(len(one.requests) for one in servers) == asked
 
 
 async def test_a_request_that_makes_a_server_fail_does_not_take_it_away_from_others() -> None:
