@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
@@ -41,6 +41,8 @@ MARGIN_S: Final = 0.02
 
 _ERROR_BYTES: Final = 16 * 1024
 """Most bytes that are read of a reply that is an error."""
+_END_S: Final = 0.05
+"""How long the end of a reply whose last event has come is waited for. Seconds."""
 _AT_ONCE_BYTES: Final = 32 * 1024
 """Largest reply that is parsed on the event loop, which takes less than a millisecond."""
 _log = logging.getLogger("evenmesh.kit.remote")
@@ -147,7 +149,13 @@ class RemoteClient:
                     first = endpoint
 
     async def stream(
-        self, path: str, body: Mapping[str, Any], *, deadline: Deadline, end: str | None = "[DONE]"
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        deadline: Deadline,
+        end: str = "[DONE]",
+        needs_end: bool = True,
     ) -> AsyncGenerator[str, None]:
         """Send JSON and return the data of each server-sent event; closing it ends the request.
 
@@ -155,8 +163,8 @@ class RemoteClient:
             path: appended to the base URL.
             body: what is sent.
             deadline: the caller's.
-            end: data of the event that ends the stream, which is not returned; None if the reply's own end
-                does.
+            end: data of the event that ends the stream, which is not returned.
+            needs_end: whether a reply that ends without it was cut.
 
         Raises:
             ServerUnavailable: REMOTE_CUT_STREAM, the reply ended before its end.
@@ -168,7 +176,8 @@ class RemoteClient:
             while True:
                 endpoint, begun = self._pool.choose(other_than=first), False
                 try:
-                    async with aclosing(self._events(endpoint, path, content, deadline, end)) as events:
+                    found = self._events(endpoint, path, content, deadline, end, needs_end=needs_end)
+                    async with aclosing(found) as events:
                         async for event in events:
                             begun = True
                             yield event
@@ -239,16 +248,24 @@ class RemoteClient:
             raise MalformedReply("the model server's reply is not JSON") from None
 
     async def _events(
-        self, endpoint: Endpoint, path: str, content: bytes, deadline: Deadline, end: str | None
+        self,
+        endpoint: Endpoint,
+        path: str,
+        content: bytes,
+        deadline: Deadline,
+        end: str,
+        *,
+        needs_end: bool,
     ) -> AsyncGenerator[str, None]:
         reader = EventReader()
         async with self._reply(endpoint, path, content, deadline, "text/event-stream") as pieces:
             async for piece in pieces:
                 for event in reader.feed(piece):
                     if event == end:
+                        await _finish(pieces)
                         return
                     yield event
-            if end is not None:
+            if needs_end:
                 raise ServerUnavailable("REMOTE_CUT_STREAM", "the model server ended a stream before its end")
 
     @asynccontextmanager
@@ -369,6 +386,14 @@ class RemoteClient:
             return {"http.request.method": method, "url.path": path, **endpoint.address}
 
         return self._spans.within(f"{method} {path}", asked, kind=SpanKind.CLIENT)
+
+
+async def _finish(pieces: AsyncIterator[bytes]) -> None:
+    """Read the end of a reply, so that its connection can be used again; a server may leave it open."""
+    with suppress(TimeoutError, MeshError):
+        async with asyncio.timeout(_END_S):
+            async for _ in pieces:
+                pass
 
 
 def _headers(media: str, secret: str, with_body: bool) -> dict[str, str]:

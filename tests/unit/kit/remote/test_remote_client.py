@@ -688,3 +688,31 @@ async def test_without_keeping_connections_each_request_opens_one(
         for _ in range(3):
             assert await client.post("/embeddings", {"input": ["a"]}, deadline=NEVER) == {}
         assert opened_so_far == connections
+
+
+@pytest.mark.parametrize(("ends", "connections"), [(True, 1), (False, 3)])
+async def test_a_stream_that_has_ended_leaves_its_connection_to_the_next(
+    ends: bool, connections: int
+) -> None:
+    """A new one takes as long as its handshakes; a server that ends no reply gets one for each."""
+    opened_so_far = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened_so_far
+        opened_so_far += 1
+        try:
+            while await reader.readuntil(b"}"):
+                head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+                events = b"data: whole\n\ndata: [DONE]\n\n"
+                writer.write(head + b"%x\r\n%s\r\n" % (len(events), events) + b"0\r\n\r\n" * ends)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, opened(f"http://{host}:{port}", keep_alive_s=30.0) as client:
+        for _ in range(3):
+            assert await _events(client) == ["whole"]
+        assert opened_so_far == connections

@@ -41,7 +41,6 @@ T = TypeVar("T")
 ENGINE: Final = "openai"
 """What answers and descriptions name as their engine."""
 
-_END: Final = "[DONE]"
 _TRIES: Final = 8
 """Most prompts of one answer that a server may find too long."""
 _SHORTER: Final = 0.7
@@ -247,11 +246,9 @@ class OpenAiModel:
             usage=self._features.usage,
         )
         reader = AnswerReader(on_delta)
-        stream = self._client.stream(self._interface.path, body, deadline=deadline, end=None)
+        stream = self._client.stream(self._interface.path, body, deadline=deadline, needs_end=False)
         async with aclosing(stream) as events:
             async for event in events:
-                if event == _END:
-                    break
                 reader.add(self._interface.chunk(event))
         return reader.answer(fitted, self._prompter.tokens(size_of(fitted.row)), self._interface.model)
 
