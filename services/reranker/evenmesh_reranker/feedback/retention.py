@@ -85,4 +85,6 @@ class Retention:
                     _log.info("old feedback deleted", extra={"items": deleted})
             except Unavailable as error:
                 _log.warning("old feedback is deleted later: %s", error.message)
+            except Exception:  # noqa: BLE001 - this task must not end: feedback would stay, unnoticed
+                _log.exception("old feedback is deleted later")
             await asyncio.sleep(_EVERY_S)

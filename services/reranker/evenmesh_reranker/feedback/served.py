@@ -106,7 +106,10 @@ class ServedRankings:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._flush_s)
-            await self._flush()
+            try:
+                await self._flush()
+            except Exception:  # noqa: BLE001 - this task must not end: feedback would be rejected elsewhere
+                _log.exception("served rankings cannot be written yet")
 
     def _wait(self, one: ServedRanking) -> None:
         self._waiting.setdefault(one.tenant, deque()).append(one)
