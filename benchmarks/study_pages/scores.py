@@ -2,8 +2,9 @@
 
 A row with a p-value of McNemar's test gets Tango's score interval of its difference, from the counts of
 pairs that one system alone gets right; where the table has only the difference, they follow from it and the
-p-value. The mean of agents keeps its interval, and its paired p-value counts. P-values are adjusted by Holm's
-method for the rows of a family. A share that is a whole number of questions gets Wilson's score interval.
+p-value. The mean of agents keeps its interval, and its paired p-value counts; it has neither where fewer
+answers differ than a study needs. P-values are adjusted by Holm's method for the rows of a family. A share
+that is a whole number of questions gets Wilson's score interval.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from benchmarks.study_pages.cells import Row, read, write
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
 from evenmesh_core.significance import holm, mcnemar
+from evenmesh_core.sparse_means import LEAST_DIFFERING
 from evenmesh_lab.studies.agents import MACRO
 
 
@@ -41,6 +43,8 @@ def score(
         size = _size(row, sizes or {})
         if row.get("mcnemar_p") and row.get("agent") != MACRO:
             _compare(row, size)
+        elif row.get("mcnemar_p"):
+            _compare_means(row)
         for name in shares:
             if row.get(name) and f"{name}_low" in row:
                 _share(row, name, size)
@@ -69,6 +73,14 @@ def _compare(row: Row, pairs: int) -> None:
         return
     low, high = paired_difference_interval(first, second, pairs)
     row["difference_low"], row["difference_high"] = str(low), str(high)
+
+
+def _compare_means(row: Row) -> None:
+    differing = int(row["only_first"]) + int(row["only_second"])
+    if differing < LEAST_DIFFERING:
+        row["difference_low"] = row["difference_high"] = ""
+        row["p_value"] = "" if differing else "1.0"
+        row["verdict"] = "too few queries to tell" if differing else "not significant"
 
 
 def _counts(gained: int, p_value: float, pairs: int) -> tuple[int, int]:

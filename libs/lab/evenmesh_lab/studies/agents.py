@@ -20,6 +20,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_core.list_agreement import jaccard, kendall_tau
 from evenmesh_core.significance import McNemar, holm, mcnemar
+from evenmesh_core.sparse_means import LEAST_DIFFERING, too_few
 from evenmesh_lab.files.agent_runs import OFFLINE, ONLINE, SYSTEMS, AgentRunRecord
 from evenmesh_lab.studies.uncertainty import UNIT, Bootstrap, compare
 
@@ -395,7 +396,10 @@ def macro_difference(
     """Return the mean over agents of the mean difference of two systems, and its two-sided p-value.
 
     On the queries where both are defined, as :func:`evenmesh_core.significance.paired_bootstrap` has it for
-    one agent; None where there are none.
+    one agent; None where there are none. With fewer than
+    :data:`evenmesh_core.sparse_means.LEAST_DIFFERING` queries on which an agent's values differ there are no
+    limits and no p-value, as for one agent: the bootstrap would find differences too often. Systems that
+    never differ have p = 1.
     """
     differences = {
         agent: {
@@ -410,6 +414,11 @@ def macro_difference(
         return None
     sums, counts, undefined = _matrices(differences)
     value = _macro(differences)
+    differing = len({query for mine in differences.values() for query, gap in mine.items() if gap})
+    if differing < LEAST_DIFFERING:
+        queries = sums.shape[1]
+        interval = _interval(bootstrap, value, np.empty(0), counts, undefined)
+        return replace(interval, missing=too_few(differing, queries)), np.nan if differing else 1.0
     means = _resampled(bootstrap, f"macro {name}", sums, counts)
     interval = _interval(bootstrap, value, means, counts, undefined)
     known = means[~np.isnan(means)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evenmesh_core.errors import InvalidInput
@@ -87,12 +89,27 @@ def test_all_agents_are_decided_by_their_mean_not_by_all_answers() -> None:
 
 
 def test_an_insignificant_difference_is_reported_as_such() -> None:
-    found = study(records(ONE, "bm25", [1, 0] * 20), records(ONE, "urag", [1, 0] * 19 + [1, 1], iteration=1))
+    # Of 40 queries 8 are right with uRAG alone, and 7 with BM25 alone.
+    found = study(
+        records(ONE, "bm25", [0] * 8 + [1] * 7 + [0, 1] * 12 + [1]),
+        records(ONE, "urag", [1] * 8 + [0] * 7 + [0, 1] * 12 + [1], iteration=1),
+    )
     (sentence,) = sentences(found)
     assert sentence.startswith("urag − bm25: +0.0250")
     assert sentence.endswith("The first is higher, but not significantly: this may be chance.")
     (pair,) = (one for one in found.comparisons if one.agent == MACRO)
     assert pair.verdict == "not significant"
+
+
+@pytest.mark.parametrize(("right", "p_value"), [(1, math.nan), (0, 1.0)])
+def test_a_mean_of_agents_has_no_interval_where_few_queries_differ(right: int, p_value: float) -> None:
+    # The bootstrap draws no query that differs in a third of its resamples, or never another value.
+    found = study(records(ONE, "bm25", [0] * 40), records(ONE, "urag", [right] + [0] * 39, iteration=1))
+    (pair,) = (one for one in found.comparisons if one.agent == MACRO)
+    assert pair.difference.value == pytest.approx(right / 40)
+    assert np.isnan([pair.difference.low, pair.difference.high]).all()
+    assert pair.difference.missing == f"only {right} of 40 queries differ"
+    assert pair.p_value == pytest.approx(p_value, nan_ok=True)
 
 
 def test_what_is_better_is_marked() -> None:
