@@ -20,7 +20,6 @@ from typing import Self
 
 import jinja2
 from jinja2 import meta
-from jinja2.exceptions import SecurityError
 
 from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_generator.domain import Augmentation, Passage, Turn
@@ -76,7 +75,12 @@ class Template:
     _template: jinja2.Template
 
     def render(self, question: str, passages: Sequence[Passage] = (), turns: Sequence[Turn] = ()) -> str:
-        """Return the prompt; a ONE_PASSAGE template takes exactly one passage."""
+        """Return the prompt; a ONE_PASSAGE template takes exactly one passage.
+
+        Raises:
+            InvalidField: field ``template``; it needs what the request lacks, such as a first turn, or
+                does what a template may not.
+        """
         documents = [Document(p.title, p.text) for p in passages]
         values: dict[str, object] = {"question": question, "turns": turns}
         match self.scope:
@@ -88,8 +92,9 @@ class Template:
                 pass
         try:
             return rendered(self._template, values)
-        except (SecurityError, OverflowError) as error:
-            raise InvalidField("template", f"{self.name!r} cannot be rendered: {error}") from None
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            words = f"{self.name!r} cannot be rendered for this request: {error}"
+            raise InvalidField("template", words) from None
 
 
 class TemplateLibrary:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh.wire.errors import InvalidField, NotFound
-from evenmesh_generator.domain import Augmentation, Passage
+from evenmesh_generator.domain import Augmentation, Passage, Turn
 from evenmesh_generator.prompts import Scope, TemplateError, TemplateLibrary, cut_to_fit, most, most_passages
 
 
@@ -104,6 +104,16 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_malformed_templates_are_refused(name: str, text: str, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
         TemplateLibrary({name: text})
+
+
+@pytest.mark.parametrize("text", ["{{ turns[0].answer }}", "{{ 1 // (turns | length) }}"])
+def test_a_template_that_needs_what_a_request_lacks_is_named(text: str) -> None:
+    """It is tried with one turn when it is loaded."""
+    template = TemplateLibrary({"mine.v1.txt": "{{ question }}" + text}).get("mine")
+    assert template.render("Which river?", turns=[Turn("Which town?", "Bonn")]).startswith("Which river?")
+    with pytest.raises(InvalidField, match="'mine' cannot be rendered for this request: ") as caught:
+        template.render("Which river?")
+    assert caught.value.field == "template"
 
 
 @given(st.integers(0, 120), st.integers(0, 150))
