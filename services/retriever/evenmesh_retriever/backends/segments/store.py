@@ -425,8 +425,12 @@ class SegmentStore(CollectionStore):
             if collection.gone.is_set() or self._collections.get(key) is not collection:
                 return
             collection.gone.set()
-            del self._collections[key]
-            await self._pool.run(self._open, key, frozenset([path]))
+            try:
+                # It serves until then: a name that is unknown for a moment would look deleted.
+                await self._pool.run(self._open, key, frozenset([path]))
+            finally:
+                if self._collections[key] is collection:
+                    del self._collections[key]
             if key in self._collections:
                 self._tend(self._collections[key])
                 self._sweep_in_time(self._collections[key])

@@ -232,6 +232,29 @@ async def test_what_is_checked_while_it_serves_is_served_no_longer(
     assert [info.name for info in store.list()] == ["sound"]
 
 
+async def test_a_collection_is_there_while_the_version_before_is_opened(
+    reopened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await reopened()
+    first = (await store.ingest("c", passages("a"), create=True)).collection.version
+    second = (await store.ingest("c", passages("b"), create=False)).collection.version
+    await reopened.close()
+    spoil(newest_segment(tmp_path) / "arrays.bin", "flip")
+    opened, seen = SegmentStore._open, []
+
+    def noted(self: SegmentStore, *args: Any) -> Any:
+        seen.extend(info.version for _, info in self.everyones())
+        return opened(self, *args)
+
+    monkeypatch.setattr(SegmentStore, "_open", noted)
+    store = await reopened(verify_bytes=0)
+    await reopened.settled()
+    # Nothing when the store opens; then the version that was found corrupt, until it is replaced.
+    assert seen == [second]
+    assert store.describe("c").version == first
+    assert content(store) == passages("a")
+
+
 async def test_a_corrupt_collection_is_removed_once(reopened, tmp_path: Path) -> None:
     store = await reopened()
     await store.ingest("c", passages("a"), create=True)
