@@ -1,5 +1,6 @@
 """Keep one log file per service: restarted with the mesh, bounded while it runs."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,20 +32,27 @@ class ServiceLog:
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def trim(self, max_bytes: int = MAX_BYTES) -> None:
-        """Move the content aside if it exceeds ``max_bytes``; the service continues with an empty file."""
-        if self.path.stat().st_size > max_bytes:
-            shutil.copyfile(self.path, self._old)
-            os.truncate(self.path, 0)
+        """Move the content aside if it exceeds ``max_bytes``; the service continues with an empty file.
+
+        A log that was removed, or that finds no room beside it, stays as it is until the next time.
+        """
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_size > max_bytes:
+                shutil.copyfile(self.path, self._old)
+                os.truncate(self.path, 0)
 
     def complaint(self) -> str:
         """Return the last line that is not a JSON log line; empty if there is none.
 
         A service writes such a line when it cannot start, and Python as the last line of a stack trace.
         """
-        with self.path.open("rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - _TAIL_BYTES))
-            lines = stream.read().decode(errors="replace").splitlines()
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(0, os.SEEK_END)
+                stream.seek(max(0, stream.tell() - _TAIL_BYTES))
+                lines = stream.read().decode(errors="replace").splitlines()
+        except OSError:  # somebody removed it
+            return ""
         said = [line.strip() for line in lines if line.strip() and not _is_json(line)]
         return said[-1] if said else ""
 

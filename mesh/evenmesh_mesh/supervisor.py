@@ -138,31 +138,41 @@ class Mesh:
         """Run one service and restart it when it ends; ``first`` gets the outcome of its first start."""
         loop, crashes = asyncio.get_running_loop(), 0
         while True:
-            process = await self._spawn(service)
-            serving = asyncio.create_task(process.serving())
-            ended = asyncio.create_task(process.ended())
+            since = loop.time()
             try:
-                await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
-                since = loop.time()
-                failed = serving.exception() if serving.done() else None
-                if failed is not None and not first.done():
-                    first.set_exception(MeshStartError(f"{service.name} cannot be asked how it is: {failed}"))
+                process = await self._spawn(service)
+            except OSError as exc:
+                # The machine may have room for a process later: this must not end the mesh.
+                if not first.done():
+                    first.set_exception(MeshStartError(f"the {service.name} cannot be started: {exc}"))
                     return
-                if process.running and failed is None:
-                    self._tell(service, Phase.SERVING)
-                    if not first.done():
-                        first.set_result(None)
-                code = await ended
-            finally:
-                serving.cancel()
-                ended.cancel()
-            if not first.done():
-                first.set_exception(MeshStartError(self._why(service, code)))
-                return
+                why = f"cannot be started: {exc}"
+            else:
+                serving = asyncio.create_task(process.serving())
+                ended = asyncio.create_task(process.ended())
+                try:
+                    await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
+                    since = loop.time()
+                    failed = serving.exception() if serving.done() else None
+                    if failed is not None and not first.done():
+                        why = f"{service.name} cannot be asked how it is: {failed}"
+                        first.set_exception(MeshStartError(why))
+                        return
+                    if process.running and failed is None:
+                        self._tell(service, Phase.SERVING)
+                        if not first.done():
+                            first.set_result(None)
+                    code = await ended
+                finally:
+                    serving.cancel()
+                    ended.cancel()
+                if not first.done():
+                    first.set_exception(MeshStartError(self._why(service, code)))
+                    return
+                why = self._reason(service, code)
             crashes = 1 if loop.time() - since > self.settings.stable_s else crashes + 1
             delay = min(self.settings.max_backoff_s, self.settings.backoff_s * 2.0 ** min(crashes - 1, 32))
             self._restarts[service.name] += 1
-            why = self._reason(service, code)
             self._tell(service, Phase.CRASHED, f"{why}; starts again in {delay:g} s")
             self._write_state()
             await asyncio.sleep(delay)

@@ -46,3 +46,16 @@ def test_a_complaint_is_the_last_line_in_plain_words(tmp_path: Path) -> None:
     assert log.complaint() == ""
     append(log, "EVENMESH_RETRIEVER_ENCODER='x': no such model\n\n" + '{"level": "ERROR"}\n' * 3)
     assert log.complaint() == "EVENMESH_RETRIEVER_ENCODER='x': no such model"
+
+
+def test_a_log_that_was_removed_or_cannot_be_moved_aside_is_no_error(tmp_path: Path) -> None:
+    log = ServiceLog(tmp_path, "retriever")
+    log.begin()
+    append(log, "said\n")
+    (tmp_path / "retriever.log.1").mkdir()
+    log.trim(max_bytes=1)
+    assert log.path.read_text() == "said\n"
+
+    log.path.unlink()
+    log.trim(max_bytes=1)
+    assert log.complaint() == ""

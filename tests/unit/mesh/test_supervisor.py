@@ -1,5 +1,6 @@
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -185,6 +186,41 @@ async def test_a_service_that_never_serves_is_named(stand_in_settings: MakeSetti
     with pytest.raises(MeshStartError, match=r"not serving after 8 s: .*orchestrator"):
         async with Mesh(settings):
             pytest.fail("started without an orchestrator")
+
+
+async def test_a_process_that_cannot_be_made_ends_the_start_at_once(stand_in_settings: MakeSettings) -> None:
+    settings = stand_in_settings(start_s=DEADLINE_S)
+
+    def remove_logs(step: Progress) -> None:
+        if step.phase is Phase.STARTING:
+            shutil.rmtree(settings.logs, ignore_errors=True)
+
+    with pytest.raises(MeshStartError, match=r"the generator cannot be started: .*No such file"):
+        async with Mesh(settings, remove_logs):
+            pytest.fail("started without logs")
+
+    assert not is_locked(settings.home)
+
+
+async def test_a_process_that_cannot_be_made_again_is_tried_later(stand_in_settings: MakeSettings) -> None:
+    settings = stand_in_settings()
+    steps: asyncio.Queue[Progress] = asyncio.Queue()
+
+    async with Mesh(settings, steps.put_nowait) as mesh, asyncio.timeout(DEADLINE_S):
+        while not steps.empty():
+            steps.get_nowait()
+        watching = asyncio.create_task(mesh.watch())
+        shutil.rmtree(settings.logs)
+        pid = mesh.state.services["generator"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        while not (await steps.get()).detail.startswith("cannot be started: "):
+            assert not watching.done()
+        settings.logs.mkdir()
+        while (await steps.get()).phase is not Phase.SERVING:
+            assert not watching.done()
+        assert set((await health_of(mesh.state)).values()) == {Health.SERVING}
+        watching.cancel()
 
 
 async def test_a_service_that_does_not_stop_is_ended(stand_in_settings: MakeSettings) -> None:
