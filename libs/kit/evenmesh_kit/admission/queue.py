@@ -242,7 +242,9 @@ class Admission:
                 _OVER_CAPACITY,
                 f"the request is {work} {self._unit}; at most {most} {self._unit} fit: send less at once",
             )
-        tenant = callers.current().tenant
+        caller = callers.current()
+        # No tenant has an empty name: callers without authentication have no share, so a queue of their own.
+        tenant = "" if caller is ANYONE else caller.tenant
         queue = self._queues.get(tenant)
         if queue is None:
             queue = self._queues[tenant] = TenantQueue(most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import ExitStack
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -18,7 +19,7 @@ from evenmesh_kit.admission.limits import TenantLimits
 from evenmesh_kit.admission.metering import Meter
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.security import caller as callers
-from evenmesh_kit.security.caller import Caller
+from evenmesh_kit.security.caller import ANYONE, Caller
 from tests.support.clock import Clock
 
 
@@ -123,6 +124,25 @@ async def test_without_authentication_the_capacity_is_everybodys() -> None:
         with pytest.raises(Overloaded) as refused, admission.admit(1):
             pytest.fail("was admitted")
     assert refused.value.reason == "OVERLOADED"
+
+
+async def test_a_tenant_that_a_service_names_takes_nothing_from_callers_without_authentication() -> None:
+    admission = Admission(8, "answers", queue_s=60.0, share=0.5)
+    began: list[str] = []
+
+    async def ask(caller: Caller, work: int, name: str) -> None:
+        callers.enter(caller)
+        async with admission.admit(work):
+            began.append(name)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as asking:
+        with admission.admit(8):
+            asking.create_task(ask(ANYONE, 6, "anyone"))  # more than the share of a tenant
+            await asyncio.sleep(0)
+            asking.create_task(ask(replace(ANYONE, tenant=ANYONE.tenant), 3, "default"))
+            await asyncio.sleep(0)
+            assert admission.waiting == 9
+    assert sorted(began) == ["anyone", "default"]
 
 
 async def test_a_request_may_wait_longer_than_others_do() -> None:
