@@ -20,6 +20,7 @@ from evenmesh.wire.file_watch import WatchedFiles
 from evenmesh.wire.methods import largest_request_bytes
 from evenmesh_kit.admission.limits import Limits, LimitsError, TenantLimits, built_in, record_changes
 from evenmesh_kit.admission.metering import Metering
+from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
 from evenmesh_kit.process.start import ServerStartError, bound_socket, cannot_listen, port_file
@@ -121,14 +122,15 @@ class MeshServer:
         for file, source in self._security.watched.items():
             telemetry.reloads.watch(file, source)
         self._rates = _shared_rates(name, settings, telemetry)
-        self._replies = ReplyWriter(
-            Admission(
-                settings.max_reply_bytes,
-                "bytes of replies",
-                queue_s=settings.queue_s,
-                share=settings.tenant_share,
+        replies, requests = (
+            Admission(most, unit, queue_s=settings.queue_s, share=settings.tenant_share)
+            for most, unit in (
+                (settings.max_reply_bytes, "bytes of replies"),
+                (settings.max_decoded_bytes, "bytes of decoded requests"),
             )
         )
+        AdmissionMetrics(telemetry, replies, requests)
+        self._replies = ReplyWriter(replies)
         links: list[HandlerInterceptor] = [
             UnreadRequests(),
             *telemetry.server_interceptors(),
@@ -136,15 +138,7 @@ class MeshServer:
             self._security.authentication,
             *_metering(settings, telemetry, self._rates, largest),
             self._runtime_streams,
-            RequestReader(
-                settings.max_message_bytes,
-                Admission(
-                    settings.max_decoded_bytes,
-                    "bytes of decoded requests",
-                    queue_s=settings.queue_s,
-                    share=settings.tenant_share,
-                ),
-            ),
+            RequestReader(settings.max_message_bytes, requests),
             AuditedMethods(),
             self._replies,
         ]

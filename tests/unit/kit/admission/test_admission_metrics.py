@@ -47,6 +47,14 @@ async def test_it_tells_what_is_in_flight_waits_and_was_refused() -> None:
     assert (dict(waits.attributes), waits.count) == ({"unit": "pairs"}, 1)
 
 
+def test_a_server_and_its_service_report_beside_each_other() -> None:
+    telemetry = InMemoryTelemetry("echo")
+    AdmissionMetrics(telemetry, Admission(7, "bytes of replies"))
+    AdmissionMetrics(telemetry).watch(Admission(4, "pairs"))
+    points = telemetry.metrics()["evenmesh.admission.capacity"].data.data_points
+    assert {one.attributes["unit"]: one.value for one in points} == {"bytes of replies": 7, "pairs": 4}
+
+
 def test_nothing_is_reported_where_telemetry_is_off() -> None:
     admission = Admission(4, "pairs")
     AdmissionMetrics(Telemetry.disabled(), admission)

@@ -23,6 +23,7 @@ from evenmesh_kit.rpc import requests
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.rpc.requests import RequestReader
 from evenmesh_kit.rpc.runtime_streams import host_of
+from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.unit.kit.conftest import KINDS, SERVICE
 
 MIB = 2**20
@@ -144,13 +145,14 @@ async def test_a_request_over_the_bound_of_its_method_is_refused(
 
 async def test_decoded_requests_of_running_calls_share_a_bound(serve: Any, call: Any) -> None:
     running, go = asyncio.Semaphore(0), asyncio.Event()
+    telemetry = InMemoryTelemetry("echo")
 
     async def hold(request: ItemError, context: Any) -> ItemError:
         running.release()
         await go.wait()
         return request
 
-    server = await serve(settings={"max_decoded_bytes": 2**24, "queue_s": 0}, unary=hold)
+    server = await serve(telemetry=telemetry, settings={"max_decoded_bytes": 2**24, "queue_s": 0}, unary=hold)
     echo, text = call(server), "a" * 65_000  # counts as 16 times its size: 16 fit
     held = [asyncio.create_task(echo("unary", text)) for _ in range(16)]
     for _ in held:
@@ -162,6 +164,10 @@ async def test_decoded_requests_of_running_calls_share_a_bound(serve: Any, call:
     for refused in (echo.method("unary")(ItemError(message=text), timeout=60), stream):
         assert await refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "bytes of decoded requests do not fit now" in await refused.details()
+    counts = telemetry.metrics()["evenmesh.admission.refused"].data.data_points
+    assert {(one.attributes["unit"], one.attributes["reason"]) for one in counts if one.value} == {
+        ("bytes of decoded requests", "OVERLOADED")
+    }
     assert await echo("server_stream", "small") == ["small0", "small1", "small2"]
     go.set()
     await asyncio.gather(*held)
