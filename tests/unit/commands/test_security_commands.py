@@ -98,3 +98,41 @@ def test_a_broken_file_of_keys_is_not_added_to(tmp_path: Path, capsys: pytest.Ca
     assert main(["keys", "new", "n", "--role", "ask", "--tenant", "acme", "--file", str(file)]) == 2
     assert "key 1" in capsys.readouterr().err
     assert file.read_text() == "[[key]]\n"
+
+
+def test_who_may_read_a_file_of_keys_stays_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, link = tmp_path / "keys.toml", tmp_path / "link.toml"
+    file.touch()
+    file.chmod(0o640)  # the service reads it by its group
+    link.symlink_to(file)
+    for number, named in enumerate((file, link), 1):
+        assert main(["keys", "new", "n", "--role", "ask", "--tenant", "acme", "--file", str(named)]) == 0
+        assert ApiKeys(file).caller(capsys.readouterr().out.strip()).name == "n"
+        assert file.read_text().count("[[key]]") == number
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert link.is_symlink()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["keys.toml", "link.toml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (f"key = [{{name='n', sha256='{'0' * 64}', tenant='acme', roles=['ask']}}]\n", "another"),
+        ("", "delete\x7f"),
+    ],
+)
+def test_an_entry_that_would_break_the_file_is_not_added(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, name: str
+) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(content)
+    assert main(["keys", "check", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["keys", "new", name, "--role", "ask", "--tenant", "acme", "--file", str(file)]) == 2
+    reported = capsys.readouterr()
+    assert f"cannot add to {file}: not TOML" in reported.err
+    assert reported.out == ""
+    assert [one.name for one in tmp_path.iterdir()] == ["keys.toml"]
+    assert file.read_text() == content

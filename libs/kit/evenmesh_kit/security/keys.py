@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -186,24 +187,36 @@ def to_toml(entry: KeyEntry) -> str:
 
 
 def add_entry(path: Path, entry: KeyEntry) -> None:
-    """Add an entry to a file of keys; a new file is readable by its owner only.
+    """Add an entry to a file of keys; a new file is readable by its owner only, another by whom it was.
 
     Raises:
-        KeysError: the file is invalid or cannot be written.
+        KeysError: the file is or would be invalid, or cannot be written.
     """
-    before = ""
+    path = path.resolve()  # a link stays one
+    before, there = "", None
     if path.exists():
         entries(path, DEFAULT_TENANT)  # refuse to add to an invalid file
-        before = path.read_text(encoding="utf-8")
+        before, there = path.read_text(encoding="utf-8"), path.stat()
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         with os.fdopen(
             os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
         ) as file:
             file.write(before + ("\n" if before else "") + to_toml(entry))
+        entries(beside, DEFAULT_TENANT)  # a list `key = […]` cannot be added to
+        if there is not None:
+            # A service that reads it may run as another user.
+            made = beside.stat()
+            if (made.st_uid, made.st_gid) != (there.st_uid, there.st_gid):
+                os.chown(beside, there.st_uid, there.st_gid)
+            beside.chmod(stat.S_IMODE(there.st_mode))
         beside.replace(path)
+    except KeysError as error:
+        raise KeysError(f"cannot add to {str(error).replace(str(beside), str(path))}") from None
     except OSError as error:
         raise KeysError(f"{error.filename}: {error.strerror}") from None
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def new_key() -> tuple[str, str]:
