@@ -378,7 +378,10 @@ async def _in_time(context: Context, longest_s: float) -> Any:
         async with asyncio.timeout(longest_s):
             return await context.read()
     except TimeoutError:
-        raise DeadlineExceeded(f"no request came within {longest_s:g} s") from None
+        # A reason that no objective of availability counts: its caller alone is to blame.
+        raise MeshError(
+            grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_IDLE", f"no request came within {longest_s:g} s"
+        ) from None
 
 
 def _decoder(handler: Handler, largest: int, method: str) -> _Decoder:
