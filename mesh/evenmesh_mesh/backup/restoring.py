@@ -93,6 +93,7 @@ def _bring(
     beside = stores.home / f".restoring-{secrets.token_hex(4)}"
     aside = stores.home / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     brought: list[str] = []
+    staged = {part.name: _staged(part, stores, databases, beside) for part in manifest.parts}
     beside.mkdir(mode=0o700)
     try:
         for part in manifest.parts:
@@ -102,7 +103,7 @@ def _bring(
                     (beside / folder.relative_to(backup)).mkdir(parents=True, exist_ok=True)
             if part.kind != "postgresql":
                 for name in part.files:
-                    target = beside / name
+                    target = staged[part.name] if name == part.path else beside / name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(backup / name, target)
                     durable_files.sync(target)
@@ -114,7 +115,7 @@ def _bring(
                 target = _target(part, stores, databases)
                 _set_aside(target, aside / part.path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(beside / part.path, target)
+                shutil.move(staged[part.name], target)
                 durable_files.sync(target.parent)
             brought.append(part.name)
             on_part(part)
@@ -124,6 +125,9 @@ def _bring(
         before = f"; what was there before is in {aside}" if aside.exists() else ""
         raise BackupError(f"{error}\nonly the {', '.join(brought)} were brought back{before}") from None
     finally:
+        for path in staged.values():
+            if path.is_file():
+                path.unlink()
         shutil.rmtree(beside, ignore_errors=True)
     return aside if aside.exists() else None
 
@@ -141,6 +145,14 @@ def _replace(database: Database, dump: Path, folder: Path) -> None:
 def _target(part: Part, stores: Stores, databases: dict[str, Database]) -> Path:
     database = databases.get(part.name)
     return stores.home / part.path if database is None or database.file is None else database.file
+
+
+def _staged(part: Part, stores: Stores, databases: dict[str, Database], beside: Path) -> Path:
+    """Return where a part waits, on the disk of its target, so that it takes its place by a rename."""
+    target = _target(part, stores, databases)
+    if part.kind != "sqlite" or target.is_relative_to(stores.home):
+        return beside / part.path
+    return target.with_name(f"{beside.name}-{target.name}")
 
 
 def _check_kinds(manifest: Manifest, databases: dict[str, Database]) -> None:

@@ -295,6 +295,40 @@ def test_the_disk_that_is_full_is_the_one_named(
         restore(tmp_path / "backup", Stores.find(tmp_path / "elsewhere", {}))
 
 
+def test_a_database_on_another_disk_that_is_full_stays_as_it_was(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move to another disk is a copy, so it must not begin after the database there was moved aside."""
+    disk, copy = tmp_path / "disk", shutil.copyfile
+
+    def full(source: Path, target: Path) -> None:
+        if Path(target).is_relative_to(disk):
+            Path(target).write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+        copy(source, target)
+
+    file = disk / "feedback.db"
+    stores = Stores.find(home, {"EVENMESH_RERANKER_DATABASE_URL": f"sqlite:///{file}"})
+    url = URL.create("sqlite+aiosqlite", database=str(file))
+    assert asyncio.run(_feedback(url, "a")) == {"a"}
+    take(stores, tmp_path / "backup")
+    assert asyncio.run(_feedback(url, "b")) == {"a", "b"}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        with pytest.raises(BackupError, match=r"cannot write \S*/disk/"):
+            restore(tmp_path / "backup", stores, overwrite=True)
+    assert not list(home.glob("replaced-*"))
+    assert [one.name for one in disk.iterdir()] == ["feedback.db"]
+    assert asyncio.run(_feedback(url)) == {"a", "b"}
+
+    _, aside = restore(tmp_path / "backup", stores, overwrite=True)
+    assert aside is not None
+    assert (aside / "reranker" / "feedback.db").is_file()
+    assert [one.name for one in disk.iterdir()] == ["feedback.db"]
+    assert asyncio.run(_feedback(url)) == {"a"}
+
+
 def test_commands(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
