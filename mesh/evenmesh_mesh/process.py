@@ -105,7 +105,9 @@ class ServiceProcess:
     def kill(self) -> None:
         """Kill it and its children at once."""
         if self.running:
-            os.killpg(self.pid, signal.SIGKILL)
+            # It may have ended although the event loop has not heard of it yet.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running:

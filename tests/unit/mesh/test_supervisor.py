@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from evenmesh import Addresses, AsyncClient, Health
 from evenmesh.local_mesh import MeshState, is_locked, read_running
 from evenmesh.wire.security import ChannelSecurityError
 from evenmesh_mesh import (
+    SERVICES,
     GeneratorEngine,
     Mesh,
     MeshSettings,
@@ -26,6 +28,7 @@ from evenmesh_mesh import (
     stop,
 )
 from evenmesh_mesh.detached import dump
+from evenmesh_mesh.logs import ServiceLog
 from evenmesh_mesh.process import ServiceProcess
 from tests.unit.mesh.conftest import MakeSettings
 
@@ -230,6 +233,20 @@ async def test_a_service_that_does_not_stop_is_ended(stand_in_settings: MakeSett
         pids = list(pids_of(settings.home).values())
 
     assert gone(pids)
+
+
+async def test_a_process_that_has_just_ended_is_killed_without_an_error(tmp_path: Path) -> None:
+    log = ServiceLog(tmp_path, "tool")
+    log.begin()
+    service = replace(SERVICES[0], module="json.tool")  # ends at once: it has nothing to read
+    process = await ServiceProcess.start(service, "127.0.0.1:1", os.environ, log)
+    for _ in range(100):  # the event loop must not hear of it meanwhile
+        if not psutil.pid_exists(process.pid):
+            break
+        time.sleep(0.01)  # noqa: ASYNC251
+    assert process.running
+    process.kill()
+    assert await process.ended() == 1
 
 
 async def test_a_home_that_is_no_folder_is_one_line(stand_in_settings: MakeSettings, tmp_path: Path) -> None:
