@@ -1,5 +1,6 @@
 """How a question and a passage become the tokens of one pair."""
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -85,6 +86,7 @@ class PairTokenizer:
         heads = heads_of_cells(plain)
         encoding = self._tokenizer.encode(_read(plain, heads), add_special_tokens=False)
         offsets, repeated = _in_original(encoding.offsets, heads)
+        offsets = _with_marks(plain, offsets)
         bars: frozenset[int] = frozenset()
         breaks: frozenset[int] = frozenset()
         if CELL in plain:
@@ -149,6 +151,23 @@ def _in_original(
         else:
             found.append((begin - shift, end - shift))
     return tuple(found), frozenset(repeated)
+
+
+def _with_marks(text: str, offsets: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return where tokens lie, each with the combining marks on its last letter.
+
+    The tokenizer drops marks that are characters of their own, such as accents of decomposed text and many
+    vowels of Hindi and Thai. Those within a word lie between two tokens, those at its end after the last one.
+    """
+    if text.isascii():
+        return offsets
+    found = []
+    for begin, end in offsets:
+        last = end
+        while begin < last < len(text) and unicodedata.category(text[last]) == "Mn":
+            last += 1
+        found.append((begin, last))
+    return tuple(found)
 
 
 def room(question_ids: Sequence[int], title_ids: Sequence[int], limit: int) -> int:

@@ -1,5 +1,6 @@
 """A pair is laid out as the base model's own tokenizer would, and cut where asked."""
 
+import pytest
 from transformers import AutoTokenizer
 
 import evenmesh_models
@@ -23,6 +24,19 @@ def test_offsets_cut_the_original_letters(tokenizer: PairTokenizer) -> None:
     pieces = [TEXT[begin:end] for begin, end in text.offsets]
     assert pieces[:3] == ["The", "Four", "Branches"]
     assert "".join(pieces) == TEXT.replace(" ", "")
+
+
+@pytest.mark.parametrize("mark", ["\u0301", "\u0941", "\u0e35\u0e48", "\ufe0f"])
+def test_a_mark_on_the_last_letter_of_a_word_belongs_to_it(tokenizer: PairTokenizer, mark: str) -> None:
+    """A decomposed accent, a vowel of Hindi, two signs of Thai, and the sign that colours a heart."""
+    assert tokenizer.ids(f"a{mark}") == tokenizer.ids("a")  # the tokenizer drops them
+    words = [f"Pele{mark}", ",", f"a{mark}b", f"c{mark}"]
+    for text in (" ".join(words), f"**{words[0]}** {' '.join(words[1:])}"):
+        found = tokenizer.text(text)
+        begun = [at for at, token in enumerate(found.ids) if not tokenizer.piece(token).startswith("##")]
+        ends = [*(at - 1 for at in begun[1:]), len(found.ids) - 1]
+        pairs = zip(begun, ends, strict=True)
+        assert [text[found.offsets[at][0] : found.offsets[end][1]] for at, end in pairs] == words
 
 
 def test_a_window_fills_the_pair_to_its_limit(tokenizer: PairTokenizer) -> None:
