@@ -33,7 +33,7 @@ class Encodings:
     """A question with its passages, each encoded once: enough to judge them, to answer, and to cite.
 
     ``rows``: the source [1, length, …] of every pair, without padding; a question without passages
-    has one row. ``shown``: how many tokens of each passage's text its pair has.
+    has one row. ``shown``: how many tokens of each passage's text its pair has, of words that it has whole.
     """
 
     question: str
@@ -146,7 +146,10 @@ class PointerReader:
         for (question, passages), bodies in zip(requests, texts, strict=True):
             count = max(1, len(passages))
             own = tuple(rows[at : at + count])
-            shown = tuple(len(one.ids) - 1 - one.text_start for one in laid_out[at : at + len(passages)])
+            shown = tuple(
+                self.tokenizer.whole(text, len(one.ids) - 1 - one.text_start)
+                for text, one in zip(bodies, laid_out[at : at + len(passages)], strict=True)
+            )
             at += count
             encodings.append(Encodings(question, tuple(text for _, text in passages), bodies, own, shown))
         return encodings

@@ -107,6 +107,14 @@ class PairTokenizer:
         """Return whether two tokens in a row are of one word; a name with ``_``, as in code, is one word."""
         return following in self._continuing or self._binds in {token, following}
 
+    def whole(self, text: Text, shown: int) -> int:
+        """Return how many of the first ``shown`` tokens of a text are of words that are not cut there."""
+        while 0 < shown < len(text.ids) and shown not in text.breaks:
+            if not self.joins(text.ids[shown - 1], text.ids[shown]):
+                break
+            shown -= 1
+        return shown
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``: lower case, word pieces joined, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -10,9 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import evenmesh_models
+from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage
 from evenmesh_generator.pointer.abstention import ABSTENTION
+from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscript
 from evenmesh_generator.pointer.tokenization import SEP, PairTokenizer
+from evenmesh_generator.runtime.prompts.pair_prompter import PairPrompter
 from tests.support import tiny_models
 
 END, ABSTAIN, START, JOINED, SIZE = 1, 2, 3, 9, 10
@@ -133,6 +137,31 @@ def test_a_text_is_copied_only_as_far_as_it_is_read(tokenizer: PairTokenizer) ->
     assert said.push(text.ids[2]) == "red"
     assert said.place == (0, 0, 3)
     assert said.push(text.ids[1]) == " green"
+
+
+@pytest.mark.parametrize("augmentation", [None, Augmentation.IN_PROMPT])
+@pytest.mark.parametrize("shift", range(4))
+def test_a_word_that_is_cut_is_in_no_answer(
+    tokenizer: PairTokenizer, augmentation: Augmentation | None, shift: int
+) -> None:
+    """Each word has several tokens; the title moves the cut through a word."""
+    word, joined = "Rhododendron", "max_retry"
+    settings = PointerSettings.read(evenmesh_models.reader())
+    passages = tuple(Passage(f"{one}", "a" + " b" * shift, f"{one} " * 600) for one in (word, joined))
+    request = GenerationRequest("q", passages, augmentation=augmentation)
+    prompter = PairPrompter("reader", tokenizer, settings, limit=256)
+    prompt = prompter.prompt(request)
+    assert prompt.cut_passages
+    for block, text in zip(prompt.spans or (), (word, joined), strict=False):
+        size = len(tokenizer.ids(text))
+        assert size > 1
+        assert block == tokenizer.ids(f"{text} " * (len(block) // size))
+        assert len(block) > 200
+    said = prompter.transcript(request, prompt)
+    for token in tokenizer.ids(word):
+        said.push(token)
+    said.finish()
+    assert said.text == word
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -78,7 +78,7 @@ class PairPrompter:
             begins = pieces(text, space, 1 + spare)
             spare -= len(begins) - 1
             made += [pair(question, title, text.ids, limit=self._limit, start=begin) for begin in begins]
-            shown.append(min(len(text.ids), begins[-1] + space))
+            shown.append(self._tokenizer.whole(text, min(len(text.ids), begins[-1] + space)))
         if not made:
             made = [pair(question, (), (), limit=self._limit)]
         return Prompt(
@@ -144,8 +144,9 @@ class PairPrompter:
         for place, (passage, text) in enumerate(zip(passages, texts, strict=True), start=1):
             before = in_one_text([(passage.title, "")]).replace("context 1:", f"context {place}:", 1)
             left -= len(self._tokenizer.ids(before))
-            found.append(min(len(text.ids), max(0, left)))
-            left -= found[-1]
+            fits = min(len(text.ids), max(0, left))
+            found.append(self._tokenizer.whole(text, fits))
+            left -= fits
         return tuple(found)
 
     def _text(self, text: str, tenant: str) -> Text:
