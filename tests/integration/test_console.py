@@ -168,6 +168,23 @@ def test_marked_passages_give_relevance_and_a_target(asked: ConsolePage, client:
     assert f"target {100 * wanted:.1f}" in target
 
 
+def test_marks_are_of_the_collection_that_was_asked(asked: ConsolePage, client: Client) -> None:
+    page = asked.page
+    client.ingest([Passage(id="p1", title="One", text="Text", attributes={"provider": "A"})], "console-other")
+    try:
+        page.reload()
+        asked.ask(QUESTION)
+        page.get_by_label("useful: How often should I oil my chain?").first.check()
+        marked = page.locator(".dial", has_text="the passages you marked")
+        marked.wait_for()
+        page.get_by_label("Collection", exact=True).select_option("console-other")
+        asked.ask(QUESTION)
+        page.locator(".dial [data-provider='A']").wait_for()
+        assert marked.count() == 0
+    finally:
+        client.delete_collection("console-other")
+
+
 def test_a_citation_opens_its_passage_at_the_answer(asked: ConsolePage) -> None:
     answer = asked.page.locator(".said").inner_text()
     asked.page.locator(".cited").first.click()
@@ -571,6 +588,65 @@ def test_numbers_of_another_run_are_gone_before_the_reply(console: ConsolePage, 
     page.get_by_role("heading", name="console-run-of-nobody").wait_for()
     page.locator(".problem", has_text="Not found").wait_for()
     assert numbers.count() == 0
+
+
+def test_what_is_looked_at_now_stays_when_an_earlier_reply_is_late(
+    console: ConsolePage, client: Client
+) -> None:
+    page = console.page
+    client.ingest([Passage(id="late", title="Late", text="Another text.")], "console-late")
+    titles = page.locator(".passage strong")
+    held: list[Route] = []
+    console.open("collections")
+    page.reload()
+
+    # The list of a collection comes after what was searched in it.
+    page.route("**/*CollectionService/ListPassages", lambda route: held.append(route))
+    page.get_by_role("button", name=DEMO).click()
+    page.get_by_text("reading…").wait_for()
+    page.get_by_label("Search this collection").fill(QUESTION)
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_text("best, by").wait_for()
+    found = titles.all_inner_texts()
+    while held:
+        held.pop().continue_()
+    page.locator("table.bars").wait_for()
+    assert titles.all_inner_texts() == found
+    page.unroute("**/*CollectionService/ListPassages")
+
+    # A search is given up with its collection.
+    page.route("**/*RetrieverService/Retrieve", lambda route: held.append(route))
+    page.get_by_role("button", name="Search", exact=True).click()
+    search = withheld(console, held)
+    with page.expect_event("requestfailed", lambda request: request == search.request):
+        page.get_by_role("button", name="console-late").click()
+    page.get_by_text("The first 1, by id").wait_for()
+    assert titles.all_inner_texts() == ["Late"]
+    assert page.locator(".problem").count() == 0
+    page.unroute("**/*RetrieverService/Retrieve")
+    client.delete_collection("console-late")
+
+
+def test_a_run_is_compared_with_the_one_that_was_named_last(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    runs = ("console-one", "console-two", "console-three")
+    for run in runs:
+        client.answer(QUESTION, collection=DEMO, alpha=1, samples=4, run_id=run, run_report=True)
+    console.open(f"runs/{runs[0]}")
+    page.reload()
+    page.locator(".compare input").wait_for()
+    held: list[Route] = []
+    page.route("**/*EvaluatorService/GetReport", lambda route: held.append(route))
+    page.locator(".compare input").fill(runs[1])
+    page.locator(".compare input").press("Tab")
+    first = withheld(console, held)
+    page.locator(".compare input").fill(runs[2])
+    with page.expect_event("requestfailed", lambda request: request == first.request):
+        page.locator(".compare input").press("Tab")
+    withheld(console, held).continue_()
+    page.locator(".compare", has_text=f"{runs[2]}, all asks").wait_for()
+    assert page.locator(".problem").count() == 0
+    page.unroute("**/*EvaluatorService/GetReport")
 
 
 def test_a_mean_that_is_not_over_all_asks_says_over_how_many(console: ConsolePage, client: Client) -> None:
