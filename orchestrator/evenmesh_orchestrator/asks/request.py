@@ -208,16 +208,21 @@ def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
     seeds = _Seeds.of(request)
     shared.decoding.CopyFrom(seeds.decoding)
     members = []
+    texts: set[str] = set()
     for place, member in enumerate(ensemble.members):
         one = pb.AskRequest()
         one.CopyFrom(shared)
         one.expression = member
         try:
-            if not defaults.sources.read(member).reranks:
-                one.reranker = ""
-                one.ClearField("fusion")
+            expression = defaults.sources.read(member)
         except ExpressionError as error:
             raise InvalidField(f"ensemble.expressions[{place}]", str(error)) from None
+        if expression.text in texts:
+            raise InvalidField(f"ensemble.expressions[{place}]", f"is a duplicate: {expression.text}")
+        texts.add(expression.text)
+        if not expression.reranks:
+            one.reranker = ""
+            one.ClearField("fusion")
         members.append(replace(read_ask(one, defaults), labels=labels, drawn_seed=seeds.drawn))
     name = request.ensemble.name or ", ".join(ensemble.members)
     if len(name.encode()) > MAX_NAME_BYTES:
@@ -303,9 +308,6 @@ def _ensemble(request: pb.AskRequest, ensembles: Mapping[str, Ensemble]) -> Ense
         return ensemble
     members = tuple(asked.expressions)
     checks.between("ensemble.expressions", len(members), MIN_MEMBERS, MAX_MEMBERS)
-    for place, member in enumerate(members):
-        if member in members[:place]:
-            raise InvalidField(f"ensemble.expressions[{place}]", f"is a duplicate: {member}")
     return equal_weights(members)
 
 

@@ -41,13 +41,6 @@ class EnsembleDefinition(BaseModel):
     weights: dict[str, Path] = Field(default_factory=dict)
     """Files of weights by task, ``*`` for all others; ``evenmesh eval vote --tune … --json`` writes them."""
 
-    @model_validator(mode="after")
-    def _members_differ(self) -> Self:
-        for place, member in enumerate(self.members):
-            if member in self.members[:place]:
-                raise ValueError(f"has {member} twice")
-        return self
-
 
 class _WeightsFile(BaseModel):
     """The required part of a file of weights; the rest of a vote study is ignored."""
@@ -108,11 +101,15 @@ def equal_weights(members: tuple[str, ...]) -> Ensemble:
 
 def _ensemble(name: str, definition: EnsembleDefinition, sources: SourceCatalogue) -> Ensemble:
     members = definition.members
+    known: set[str] = set()
     for member in members:
         try:
-            sources.read(member)
+            text = sources.read(member).text
         except ExpressionError as error:
             raise ValueError(f"ensemble {name}: {member!r}: {error}") from None
+        if text in known:
+            raise ValueError(f"ensemble {name}: has {text} twice")
+        known.add(text)
     by_task = {ANY_TASK: _vote(definition, (1.0,) * len(members), definition.similarities)}
     for task, path in definition.weights.items():
         file = _weights(name, path)

@@ -103,6 +103,7 @@ def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path: Path) -> None
     [
         (["Wiki@10"], "at least 2"),
         (["Wiki@10", "Wiki@10"], "twice"),
+        (["Wiki@10", "Wiki @010"], "has Wiki@10 twice"),
         (["Wiki@10", "Nowhere@3"], "there is no source 'Nowhere'"),
         (["Wiki@10", "Wiki@@3"], "column"),
     ],
@@ -135,6 +136,7 @@ def test_an_ask_names_an_ensemble(tmp_path: Path) -> None:
         ({"ensemble": {"expressions": ["Wiki"]}}, "ensemble.expressions"),
         ({"ensemble": {"expressions": ["Wiki"] * 21}}, "ensemble.expressions"),
         ({"ensemble": {"expressions": ["Wiki", "Wiki"]}}, "ensemble.expressions[1]"),
+        ({"ensemble": {"expressions": ["Wiki@5", " Wiki @05"]}}, "ensemble.expressions[1]"),
         ({"ensemble": {"expressions": ["Wiki", "Nowhere"]}}, "ensemble.expressions[1]"),
         ({"ensemble": {"expressions": ["Wiki", "SE"]}, "sampling": {}}, "sampling"),
         ({"ensemble": {"expressions": ["Wiki", "SE"]}, "expression": "SE"}, "expression"),
