@@ -6,6 +6,7 @@ import csv
 import html
 import json
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from evenmesh import AuditReport, AuditSample, AuditSettled, Client
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh_lab.files import read_audits
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
@@ -184,6 +186,43 @@ def test_an_audit_is_asked_stopped_and_goes_on_after_the_tab_was_closed(
     page.get_by_role("link", name="Its asks").press("Enter")
     page.get_by_text("8 asks").first.wait_for()
     console.open("audits")
+    page.get_by_role("button", name="Delete…").press("Enter")
+    page.get_by_role("button", name="Delete it").press("Enter")
+    page.locator(".audit-form").wait_for()
+
+
+def test_answers_of_a_try_that_failed_are_part_of_the_budget(audited: Audited) -> None:
+    """The first try has three answers when its call breaks off, which is all that the budget has."""
+    page, one = audited.console.page, questions()[0]
+    audited.console.open("audits")
+    page.get_by_label("Questions", exact=True).fill(f"{one.question}\t{one.answers[0]}")
+    page.get_by_label("Collection").select_option(DEMO)
+    page.get_by_label("Dials").fill("1")
+    page.get_by_label("Rankings of each dial").fill(str(SAMPLES))
+    page.get_by_role("button", name="See what it costs").press("Enter")
+    page.get_by_label("Budget").fill("3")
+    settled = pb.AuditResponse(settled=pb.AuditSettled(num_contexts=3))
+    samples = [
+        pb.AuditResponse(
+            sample=pb.AuditSample(
+                policy=pb.AUDIT_POLICY_SAMPLED, sample=at, passage_ids=[f"p{at}"], answered=True
+            )
+        )
+        for at in range(3)
+    ]
+    sent = [(0, message.SerializeToString()) for message in (settled, *samples)]
+    sent.append((2, b'{"error": {"code": "unavailable", "message": "gone"}}'))
+    page.route(
+        "**/*OrchestratorService/Audit",
+        lambda route: route.fulfill(
+            content_type="application/connect+proto",
+            body=b"".join(struct.pack(">BI", kind, len(part)) + part for kind, part in sent),
+        ),
+        times=1,
+    )
+    page.get_by_role("button", name="Begin").press("Enter")
+    page.locator("[data-audit=budget]").wait_for()
+    assert page.locator("[data-done]").get_attribute("data-done") == "0"
     page.get_by_role("button", name="Delete…").press("Enter")
     page.get_by_role("button", name="Delete it").press("Enter")
     page.locator(".audit-form").wait_for()

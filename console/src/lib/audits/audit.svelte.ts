@@ -2,6 +2,7 @@
 
 import { Code, MeshError } from "evenmesh";
 import type { EvaluateTradeoffResponse } from "evenmesh/gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
+import type { AuditSample } from "evenmesh/gen/evenmesh/orchestrator/v1/orchestrator_service_pb.js";
 
 import { session } from "../session.svelte";
 import { finished, meansOf, tradeoff, TRADEOFFS, type Tradeoff } from "./curves";
@@ -146,13 +147,22 @@ export class Audit {
   async #call(place: number, signal: AbortSignal): Promise<{ outcome: Outcome; records: string }> {
     let pause = FIRST_PAUSE_MS;
     let givesUpAt = 0;
+    /** Answers of tries that failed: they were written all the same. */
+    let lost = 0;
     for (;;) {
       this.rankings = 0;
+      const answered = new Set<string>();
+      const count = (sample: AuditSample): void => {
+        this.rankings += 1;
+        if (sample.answered) answered.add(JSON.stringify(sample.passageIds));
+      };
       try {
-        const found = await audit(this.plan, callOf(this.plan, place), this.budget - this.answers, () => (this.rankings += 1), signal);
+        const found = await audit(this.plan, callOf(this.plan, place), this.budget - this.answers - lost, count, signal);
         [this.status, this.error] = ["running", undefined];
+        found.outcome.answers += lost;
         return found;
       } catch (error) {
+        lost += answered.size;
         givesUpAt ||= Date.now() + RETRY_FOR_MS;
         if (signal.aborted || !mayPass(error) || Date.now() >= givesUpAt) throw error;
         [this.status, this.error] = ["waiting", error];

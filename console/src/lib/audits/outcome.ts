@@ -28,7 +28,7 @@ export interface Outcome {
   levels: Level[];
   /** Largest utility of any ranking, the oracle's too. */
   best?: number;
-  /** Different contexts that were answered. */
+  /** Different contexts that were answered, and those of earlier tries. */
   answers: number;
   /** Why the mesh does not take the question; it is left out. */
   refused?: string;
@@ -65,14 +65,14 @@ function itemMayPass({ code, reason }: ItemError): boolean {
  * Make one call: audit a question as a system is asked it.
  *
  * @param left answers that the budget still has; a question that needs more is not answered.
- * @param onRanking is called for every ranking that comes.
+ * @param onRanking is called with every ranking that comes.
  * @throws OverBudget, Unanswered, and MeshError if the audit fails.
  */
 export async function audit(
   plan: Plan,
   call: Call,
   left: number,
-  onRanking: () => void,
+  onRanking: (sample: AuditSample) => void,
   signal: AbortSignal,
 ): Promise<{ outcome: Outcome; records: string }> {
   const began = performance.now();
@@ -95,7 +95,7 @@ export async function audit(
         system = reranker === "none" ? retriever : `${retriever}+${reranker}`;
         pool = event.value.passageIds;
       } else if (event.case === "sample") {
-        onRanking();
+        onRanking(event.value);
         if (event.value.error && itemMayPass(event.value.error)) throw new Unanswered(event.value.error.message);
         if (event.value.utility !== undefined) best = Math.max(best ?? 0, event.value.utility);
         if (event.value.passageIds.length) lines.push(recordOf(event.value, question, system, pool, withPool, !lines.length));
