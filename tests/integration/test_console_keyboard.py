@@ -46,6 +46,23 @@ def write(console: ConsolePage, label: str, text: str) -> None:
     console.page.keyboard.insert_text(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "label"), [("ask", "Question"), ("talk", "Your turn"), ("vote", "Question")]
+)
+def test_enter_that_ends_the_input_of_a_word_sends_nothing(
+    console: ConsolePage, name: str, label: str
+) -> None:
+    """As where Japanese is written: Enter chooses the signs of a word, and only the next one sends."""
+    console.open(name)
+    field = console.page.get_by_label(label, exact=True).first
+    field.fill("チェーンに")
+    sends = """(one, isComposing) => !one.dispatchEvent(
+        new KeyboardEvent("keydown", {key: "Enter", isComposing, bubbles: true, cancelable: true}))"""
+    assert not field.evaluate(sends, True)
+    field.fill("")
+    assert field.evaluate(sends, False)  # it would send, were there a question
+
+
 def test_ask_turn_the_dial_and_answer_beside(console: ConsolePage, client: Client) -> None:
     page, keyboard = console.page, console.page.keyboard
     go_to(console, "Ask", "Ask, and see who is shown")
