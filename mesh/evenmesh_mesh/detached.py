@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from evenmesh.local_mesh import LocalMeshError, MeshState, is_locked, read_running
+from evenmesh_mesh.process import STOP_MARGIN_S
 from evenmesh_mesh.progress import Observe, Phase, Progress, unobserved
-from evenmesh_mesh.services import Service
+from evenmesh_mesh.services import STOP_ORDER, Service
 from evenmesh_mesh.settings import DEFAULT_GRACE_S, MeshSettings
 from evenmesh_mesh.supervisor import MeshStartError, cannot_write
 
@@ -88,7 +89,7 @@ def stop(home: Path, *, grace_s: float = DEFAULT_GRACE_S) -> MeshState | None:
         return None
     try:
         os.kill(state.pid, signal.SIGTERM)
-        if not _unlocked(home, 3 * grace_s + _MARGIN_S):
+        if not _unlocked(home, len(STOP_ORDER) * (grace_s + STOP_MARGIN_S) + _MARGIN_S):
             # Its services end with their parent.
             os.kill(state.pid, signal.SIGKILL)
             if not _unlocked(home, _MARGIN_S):

@@ -20,7 +20,8 @@ from evenmesh_mesh.services import Service
 _HEALTH: Final = "grpc.health.v1.Health"
 _CHECK_S: Final = 2.0
 _POLL_S: Final = 0.1
-_MARGIN_S: Final = 2.0
+STOP_MARGIN_S: Final = 2.0
+"""Time that a service gets to end after its grace. Seconds."""
 
 
 class ServiceProcess:
@@ -97,7 +98,7 @@ class ServiceProcess:
         """Send SIGTERM, wait ``grace_s`` and a little, then kill it."""
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self._process.wait(), grace_s + _MARGIN_S)
+            await asyncio.wait_for(self._process.wait(), grace_s + STOP_MARGIN_S)
         except TimeoutError:
             self.kill()
             await self._process.wait()

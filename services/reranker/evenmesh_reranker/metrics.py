@@ -225,6 +225,8 @@ class FeedbackGauges:
                 self._last = await self._summary()
             except Unavailable as error:
                 _log.warning("feedback cannot be counted: %s", error.reason)
+            except Exception:  # noqa: BLE001 - this task must not end: the gauges would stand still, unnoticed
+                _log.exception("feedback cannot be counted")
             await asyncio.sleep(self._every_s)
 
     def _stored(self, _: CallbackOptions) -> Iterable[Observation]:

@@ -442,7 +442,7 @@ async def test_an_answer_is_text_whatever_it_holds(open_gateway: Open, scripted:
     assert await page.evaluate("window.taken") is None
 
 
-async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
+async def test_a_turn_that_breaks_is_taken_again(
     open_gateway: Open, scripted: ScriptedMesh, page
 ) -> None:
     client = await open_gateway()
@@ -457,9 +457,9 @@ async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
     scripted.orchestrator.error = None
     await page.get_by_role("button", name="Try again").click()
     await page.get_by_role("button", name="Save the text").wait_for()
-    # What came to nothing is gone, and the mesh learns which conversation goes on.
+    # What came to nothing is gone; the mesh keeps no conversation without a turn, so another begins.
     assert await page.locator(".reply").count() == 1
-    assert [one.conversation_id for one in scripted.orchestrator.turns] == ["", "talk"]
+    assert [one.conversation_id for one in scripted.orchestrator.turns] == ["", ""]
 
     # The mesh started again and lost the conversation: another begins with the same question.
     scripted.orchestrator.error = NotFound("conversation_id", "this server has no such conversation")
@@ -469,8 +469,9 @@ async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
     scripted.orchestrator.error = None
     await page.get_by_role("button", name="Begin another with this question").click()
     await page.get_by_role("button", name="Save the text").wait_for()
-    last = scripted.orchestrator.turns[-1]
-    assert (last.conversation_id, last.ask.question) == ("", "And then?")
+    *_, before, last = scripted.orchestrator.turns
+    assert [one.conversation_id for one in (before, last)] == ["talk", ""]
+    assert last.ask.question == "And then?"
 
     scripted.orchestrator.hang = True
     scripted.orchestrator.events = scripted.orchestrator.events[:5]

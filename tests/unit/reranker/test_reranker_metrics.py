@@ -124,8 +124,9 @@ def test_feedback_is_counted_by_what_became_of_it() -> None:
 
 async def test_feedback_is_looked_at_and_trouble_with_it_ends_nothing() -> None:
     telemetry = InMemoryTelemetry("reranker")
-    answers: list[FeedbackSummary | Unavailable] = [
+    answers: list[FeedbackSummary | Exception] = [
         Unavailable("STORE_LOCKED", "busy"),
+        RuntimeError("unforeseen"),
         FeedbackSummary(0, None),
         FeedbackSummary(7, 2_000_000),
     ]
@@ -136,7 +137,7 @@ async def test_feedback_is_looked_at_and_trouble_with_it_ends_nothing() -> None:
         if not answers:
             done.set()
             await asyncio.sleep(0)
-        if isinstance(answer, Unavailable):
+        if isinstance(answer, Exception):
             raise answer
         if not answers:
             answers.append(answer)

@@ -34,7 +34,7 @@ def runs(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the runs, or the configurations, newest first; or delete a run."""
+    """List the runs, or the configurations; delete a run."""
     from evenmesh import Client
 
     if delete is not None and configurations:

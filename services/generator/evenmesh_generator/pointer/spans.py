@@ -16,11 +16,12 @@ from evenmesh_generator.pointer.confidence import Confidence
 from evenmesh_generator.pointer.tokenization import PairTokenizer, Text
 from evenmesh_kit.compute.placement import upload
 
-DECODING: Final = "spans-3"
+DECODING: Final = "spans-4"
 """What versions of models call this way of answering: weights alone do not say what a model answers.
 
 2 reads Markdown as text, and long passages in several pieces; 3 reads each cell of a table with the head of
-its column, and takes names of code whole.
+its column, and takes names of code whole; 4 keeps the marks on the last letter, and ends in no word that is
+cut.
 """
 
 _NOWHERE: Final = -1
