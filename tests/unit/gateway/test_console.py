@@ -442,9 +442,7 @@ async def test_an_answer_is_text_whatever_it_holds(open_gateway: Open, scripted:
     assert await page.evaluate("window.taken") is None
 
 
-async def test_a_turn_that_breaks_is_taken_again(
-    open_gateway: Open, scripted: ScriptedMesh, page
-) -> None:
+async def test_a_turn_that_breaks_is_taken_again(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
     client = await open_gateway()
     scripted.orchestrator.error = Unavailable("UPSTREAM_UNAVAILABLE", "the generator is away")
     await page.goto(f"{client.base_url}/console/#/talk")
