@@ -85,7 +85,7 @@ class KeyServer:
     async def _fetch(self) -> None:
         try:
             keys = await asyncio.to_thread(self._request)
-        except (jwt.PyJWTError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever the server answers: the next request is later
             if not self.stale():
                 _log.warning("the keys that verify tokens cannot be fetched: %s", error)
             self.failures += 1

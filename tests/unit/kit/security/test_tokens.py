@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import os
 import threading
@@ -194,6 +195,22 @@ def test_an_address_without_keys_is_not_the_tokens_fault(issuer: str, answer: st
     tokens = Tokens(f"{issuer}/{answer}", CLAIMS)
     assert not tokens.keys.stale()
     for _ in range(2):  # the second time it is not asked again
+        with pytest.raises(Unavailable, match="cannot be fetched"):
+            asyncio.run(tokens.caller(token()))
+        assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
+
+
+def test_a_failure_that_pyjwt_lets_through_is_not_tried_at_once_again(
+    issuer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier ones of it raise what ``http.client`` does for a reply that is no HTTP."""
+    tokens = Tokens(f"{issuer}/jwks", CLAIMS)
+
+    def fail() -> None:
+        raise http.client.BadStatusLine("nonsense")
+
+    monkeypatch.setattr(tokens.keys._client, "fetch_data", fail)
+    for _ in range(2):
         with pytest.raises(Unavailable, match="cannot be fetched"):
             asyncio.run(tokens.caller(token()))
         assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
