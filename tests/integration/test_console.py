@@ -174,13 +174,13 @@ def test_marks_are_of_the_collection_that_was_asked(asked: ConsolePage, client: 
     try:
         page.reload()
         asked.ask(QUESTION)
-        page.get_by_label("useful: How often should I oil my chain?").first.check()
+        page.locator(".useful input").first.check()
         marked = page.locator(".dial", has_text="the passages you marked")
         marked.wait_for()
         page.get_by_label("Collection", exact=True).select_option("console-other")
         asked.ask(QUESTION)
         page.locator(".dial [data-provider='A']").wait_for()
-        assert marked.count() == 0
+        marked.wait_for(state="detached", timeout=20_000)
     finally:
         client.delete_collection("console-other")
 

@@ -325,7 +325,9 @@ async def test_otlp_sends_spans_and_metrics(serve: Any, call: Any, tmp_path: Any
         await call(await serve(telemetry=telemetry))("unary")
         await asyncio.to_thread(telemetry.shutdown)
     names = {span.name for span in collector.spans_when(bool)} | collector.metrics
-    assert names == {f"{SERVICE}/unary", "rpc.server.duration"} | {n for n in names if n.startswith("otel.")}
+    admission = {f"evenmesh.admission.{one}" for one in ("in_flight", "waiting", "capacity", "refused")}
+    ours = {name for name in names if not name.startswith("otel.")}
+    assert ours == {f"{SERVICE}/unary", "rpc.server.duration"} | admission
 
 
 @pytest.mark.parametrize(
