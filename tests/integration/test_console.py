@@ -173,6 +173,7 @@ def test_marks_are_of_the_collection_that_was_asked(asked: ConsolePage, client: 
     client.ingest([Passage(id="p1", title="One", text="Text", attributes={"provider": "A"})], "console-other")
     try:
         page.reload()
+        page.get_by_label("Collection", exact=True).select_option(DEMO)
         asked.ask(QUESTION)
         page.locator(".useful input").first.check()
         marked = page.locator(".dial", has_text="the passages you marked")
@@ -180,7 +181,7 @@ def test_marks_are_of_the_collection_that_was_asked(asked: ConsolePage, client: 
         page.get_by_label("Collection", exact=True).select_option("console-other")
         asked.ask(QUESTION)
         page.locator(".dial [data-provider='A']").wait_for()
-        marked.wait_for(state="detached", timeout=20_000)
+        marked.wait_for(state="detached")
     finally:
         client.delete_collection("console-other")
 
