@@ -106,7 +106,7 @@ class ServiceProcess:
     def kill(self) -> None:
         """Kill it and its children at once."""
         if self.running:
-            # It may have ended although the event loop has not heard of it yet.
+            # It may have ended before the event loop was notified.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
