@@ -245,8 +245,8 @@ class SqlDatabase:
     def _prepare_sqlite(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         # The driver would begin transactions late, and never for SELECT; _begin does it instead.
         connection.isolation_level = None
+        write_ahead(connection)
         cursor = connection.cursor()
-        write_ahead(cursor)
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute(f"PRAGMA cache_size=-{self._cache_kib}")
         cursor.close()

@@ -14,13 +14,22 @@ from sqlalchemy.util import await_only
 from evenmesh_kit.storage import sqlite_file
 
 
-def write_ahead(cursor: Any) -> None:
+def write_ahead(connection: Any) -> None:
     """Switch a database to a write-ahead log, unless it has one; the event loop runs on while it is locked.
+
+    Args:
+        connection: SQLAlchemy's, to be prepared.
 
     Raises:
         sqlite3.OperationalError: the file was locked for two seconds, or cannot be written.
     """
-    sqlite_file.write_ahead(cursor, lambda seconds: await_only(asyncio.sleep(seconds)))
+    cursor = connection.cursor()
+    try:
+        sqlite_file.write_ahead(cursor, lambda seconds: await_only(asyncio.sleep(seconds)))
+    finally:
+        # A cancelled statement runs to its first row and holds its lock until its cursor is closed, also when
+        # the connection is closed before.
+        cursor.close()
 
 
 def unlock_when_cancelled(engine: AsyncEngine) -> None:

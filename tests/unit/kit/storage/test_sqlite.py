@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -73,15 +74,47 @@ async def test_whoever_writes_next_finds_it_unlocked(uncollected: None, tmp_path
     assert cancelled > 50
 
 
+async def test_who_is_cancelled_while_it_opens_a_file_leaves_it_unlocked(
+    uncollected: None, tmp_path: Path
+) -> None:
+    switched, cancelled = threading.Event(), threading.Event()
+
+    class SwitchingCursor(sqlite3.Cursor):
+        def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            super().execute(statement, *parameters)
+            if "journal_mode" in statement:
+                switched.set()
+                cancelled.wait(60)
+            return self
+
+    class Switching(sqlite3.Connection):
+        def cursor(self, *_: Any) -> Any:
+            return super().cursor(SwitchingCursor)
+
+    path = tmp_path / "things.db"
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"factory": Switching})
+    listen(engine.sync_engine, "connect", lambda connection, _: write_ahead(connection))
+    unlock_when_cancelled(engine)
+    opening = asyncio.create_task(write(engine))
+    assert await asyncio.to_thread(switched.wait, 60)
+    opening.cancel()
+    await asyncio.sleep(0)
+    cancelled.set()
+    with pytest.raises(asyncio.CancelledError) as kept:
+        await opening
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+    assert kept.value
+    await engine.dispose()
+
+
 async def test_who_opens_a_file_that_another_changes_lets_the_loop_go_on(tmp_path: Path) -> None:
     path = tmp_path / "things.db"
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
 
     def prepare(connection: Any, _: Any) -> None:
-        cursor = connection.cursor()
-        write_ahead(cursor)
-        cursor.close()
+        write_ahead(connection)
 
     engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 0})
     listen(engine.sync_engine, "connect", prepare)
