@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from threading import Event
+from threading import Event, Lock
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -80,6 +80,9 @@ class MilvusStore(CollectionStore):
         self._refreshing = TenantPool(_REFRESHED_AT_ONCE, "retriever-milvus-refresh")
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._known: dict[Key, Record] = {}
+        # Collections that are being made, which count before they are known; guarded, as threads make them.
+        self._begun: set[Key] = set()
+        self._counting = Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._connection: Connection
         self._registry: Registry
@@ -151,17 +154,21 @@ class MilvusStore(CollectionStore):
             self._registry.write(record)
             return record
 
-        return self._noted(await self._alone(key, work)).info()
+        return (await self._alone(key, work, self._note)).info()
 
     async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
         """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
-        record, added, replaced = await self._alone(key, lambda: self._ingest(key, passages, create=create))
-        return IngestReport(self._noted(record).info(), added, replaced, len(passages) - added - replaced)
+        record, added, replaced = await self._alone(
+            key, lambda: self._ingest(key, passages, create=create), lambda done: self._note(done[0])
+        )
+        return IngestReport(record.info(), added, replaced, len(passages) - added - replaced)
 
     async def delete_passages(self, key: Key, ids: Sequence[str]) -> DeleteReport:
         """Remove passages by id."""
-        record, deleted = await self._alone(key, lambda: self._delete(key, list(dict.fromkeys(ids))))
-        return DeleteReport(self._noted(record).info(), deleted, len(set(ids)) - deleted)
+        record, deleted = await self._alone(
+            key, lambda: self._delete(key, list(dict.fromkeys(ids))), lambda done: self._note(done[0])
+        )
+        return DeleteReport(record.info(), deleted, len(set(ids)) - deleted)
 
     async def drop(self, key: Key) -> None:
         """Remove a collection."""
@@ -174,24 +181,34 @@ class MilvusStore(CollectionStore):
             self._registry.remove(key)
             self._connection.drop(record.place)
 
-        await self._alone(key, work)
-        self._known.pop(key, None)
+        await self._alone(key, work, lambda _: self._known.pop(key, None))
 
-    async def _alone(self, key: Key, work: Callable[[], T]) -> T:
-        """Run a write in its turn, and to its end even if no one waits for it any more."""
+    async def _alone(self, key: Key, work: Callable[[], T], note: Callable[[T], object]) -> T:
+        """Run a write in its turn, to its end and until it is noted, even if no one waits for it any more.
+
+        Args:
+            key: of the collection.
+            work: the write; runs in a thread.
+            note: notes what it has done: whoever does not wait must not escape the quotas.
+        """
 
         async def run() -> T:
             async with self._turns.setdefault(key, asyncio.Lock()):
-                return await self._pool.run(work)
+                try:
+                    done = await self._pool.run(work)
+                    note(done)
+                    return done
+                finally:
+                    with self._counting:
+                        self._begun.discard(key)
 
         task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    def _noted(self, record: Record) -> Record:
+    def _note(self, record: Record) -> None:
         self._known[record.key] = record
-        return record
 
     # In a thread, by who has the turn.
 
@@ -213,8 +230,10 @@ class MilvusStore(CollectionStore):
         if lexical.k1 is not None and not 0 < lexical.k1 <= _MAX_K1:
             raise InvalidField("lexical.k1", f"must be above 0 and at most {_MAX_K1} in Milvus")
         recipe = self._recipe
-        known = tuple(self._known)
-        recipe.quotas.check_number(sum(owner == key[0] for owner, _ in known), len(known))
+        with self._counting:
+            known = {*tuple(self._known), *self._begun} - {key}
+            recipe.quotas.check_number(sum(owner == key[0] for owner, _ in known), len(known))
+            self._begun.add(key)
         encoder, sparse = recipe.encoder, recipe.sparse
         record = Record.new(
             key,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Semaphore
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from evenmesh_retriever.backends.milvus.snapshot import MilvusSnapshot
 from evenmesh_retriever.backends.milvus.store import MilvusIndexing, MilvusStore
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.splade.postings import SparseVector
-from evenmesh_retriever.domain import AnyOf, Condition, Filter, Lexical, Passage, TextRange
+from evenmesh_retriever.domain import AnyOf, CollectionInfo, Condition, Filter, Lexical, Passage, TextRange
 from evenmesh_retriever.ports import CannotStart, TenantCollections
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.milvus_lite_process import MilvusLite, serving
@@ -184,6 +185,29 @@ async def test_quotas_hold(milvus: MilvusLite) -> None:
     with pytest.raises(MeshError, match="the tenant would hold 10 passages and may hold 8"):
         await held.collections.ingest("b", PLAIN[:5], create=True)
     await held.store.stop()
+
+
+async def test_collections_that_are_made_at_once_or_for_nobody_count(milvus: MilvusLite) -> None:
+    held = Held(milvus.uri, MilvusIndexing(None, quotas=Quotas(tenant_collections=Limit(2, "N"))))
+    await held.store.start()
+
+    def create(name: str) -> Coroutine[Any, Any, CollectionInfo]:
+        return held.collections.create(name, "", Lexical())
+
+    made = await asyncio.gather(*map(create, "abcdef"), return_exceptions=True)
+    refused = [one.reason for one in made if isinstance(one, MeshError)]
+    assert refused == ["QUOTA_EXCEEDED"] * 4
+    for one in held.collections.list():
+        await held.collections.drop(one.name)
+    leaving = [asyncio.create_task(create(name)) for name in "gh"]
+    await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    with pytest.raises(MeshError, match="has 2 collections and may have 2"):
+        await create("i")
+    await held.store.stop()  # which waits for both
+    assert [one.name for one in held.collections.list()] == ["g", "h"]
 
 
 class Words:
