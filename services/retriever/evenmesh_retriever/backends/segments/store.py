@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 import grpc
 
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, NotFound, Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -754,7 +755,13 @@ class SegmentStore(CollectionStore):
         collection.timer = self._loop.call_later(wait_s, due)
 
     def _later(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+        """Run work in the background, for the caller's tenant, but longer than the caller waits."""
+
+        async def run() -> None:
+            deadline.enter(deadline.NEVER)
+            await work
+
+        task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

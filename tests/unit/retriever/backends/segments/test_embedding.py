@@ -1,6 +1,7 @@
 """Vectors that are made in the background."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event, Semaphore
@@ -8,6 +9,8 @@ from threading import Event, Semaphore
 import numpy as np
 import pytest
 
+from evenmesh.wire import deadline
+from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.backends.segments.building import embedding
@@ -68,6 +71,29 @@ async def test_a_restart_goes_on_where_it_stopped(open_store, monkeypatch: pytes
             for row in view.rows.tolist():
                 expected = second.encode_query(view.segment.passage(row).content)
                 np.testing.assert_array_equal(view.dense.vectors[row], expected)
+
+
+async def test_vectors_are_made_for_longer_than_the_writer_waits(open_store) -> None:
+    class Elsewhere(CountingEncoder):
+        """Is away at first, and has as long as the work that it is asked for."""
+
+        def __init__(self) -> None:
+            self.left_s: list[float] = []
+
+        def encode_passages(self, texts: list[str], progress: Callable[[int], None]) -> VectorArray:
+            self.left_s.append(deadline.current().remaining())
+            if len(self.left_s) == 1:
+                raise Unavailable("ENCODER_UNAVAILABLE", "the encoder does not answer")
+            return super().encode_passages(texts, progress)
+
+    encoder = Elsewhere()
+    store = await open_store(encoder=encoder, embed_at_once=0, retry_s=0.01)
+    collections = store.of(DEFAULT_TENANT)
+    deadline.enter(deadline.Deadline.after(3600))
+    await collections.ingest("c", PASSAGES, create=True)
+    while collections.describe("c").embedded < 1:
+        await asyncio.sleep(0.01)
+    assert encoder.left_s == [math.inf, math.inf]
 
 
 async def test_another_encoder_makes_vectors_anew(open_store) -> None:
