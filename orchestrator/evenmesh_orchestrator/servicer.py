@@ -150,12 +150,17 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             sources=self._defaults.sources.names,
         )
 
-    async def _read(self, request: pb.AskRequest, read: Callable[[], T], *, more: int = 0) -> T:
-        """Read a request, in a thread where it could hold up the event loop; ``more`` bytes are read too."""
-        large = request.ByteSize() + more > _INLINE_BYTES
-        if large or len(request.candidates.passages) > _INLINE_CANDIDATES:
-            return await self._pool.run(read)
-        return read()
+    async def _read(self, request: pb.AskRequest, read: Callable[[], T], *, more: bytes = b"") -> T:
+        """Read a request, in a thread where it could hold up the event loop.
+
+        Args:
+            request: the request. An expression takes milliseconds to parse, and an ensemble has up to 20.
+            read: reads it.
+            more: a request that is read too, and may have an expression.
+        """
+        parses = bool(request.expression) or request.HasField("ensemble") or bool(more)
+        large = request.ByteSize() > _INLINE_BYTES or len(request.candidates.passages) > _INLINE_CANDIDATES
+        return await self._pool.run(read) if parses or large else read()
 
     async def _turn(
         self, conversation: Conversation, request: pb.ConverseRequest, inbox: Inbox
@@ -170,7 +175,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         ask, settings = await self._read(
             request.ask,
             partial(conversation_codec.read_turn, request.ask, conversation, self._defaults),
-            more=len(conversation.settings),
+            more=conversation.settings,
         )
         await self._conversations.keep(conversation, settings, options)
         conversation.check_room(ask.question, ask.k)
