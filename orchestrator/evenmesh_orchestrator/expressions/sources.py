@@ -27,6 +27,8 @@ COLLECTION_DEPTH: Final = 20
 """Default number of passages from a collection: the paper's number for hybrids (appendix C.1)."""
 WEB_DEPTH: Final = 100
 """Default number of passages from a web search."""
+MAX_LISTS: Final = 256
+"""Most lists in an expression, those of the concatenations that it names included."""
 KNOWLEDGE_DEPTH: Final = 10
 """Most passages that the document of ``PK`` is split into."""
 
@@ -119,8 +121,8 @@ class SourceCatalogue:
         definitions: by name.
 
     Raises:
-        ValueError: a name is invalid, or a concatenation names an unknown source or itself. The message
-            names the source.
+        ValueError: a name is invalid, or a concatenation names an unknown source or itself, or is of more
+            than :data:`MAX_LISTS` lists. The message names the source.
     """
 
     def __init__(self, definitions: Mapping[str, SourceDefinition] | None = None) -> None:
@@ -136,8 +138,9 @@ class SourceCatalogue:
                 self._places[name] = _place(name, definition)
             else:
                 self._groups[name] = tuple(_part(name, text) for text in definition.all)
+        self._num_lists: dict[str, int] = {}
         for name in self._groups:
-            self._check(name, ())
+            self._count(name, ())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,10 +155,14 @@ class SourceCatalogue:
             depth: passages to retrieve from each source, [1, 1000]; None for the source's own number.
 
         Raises:
-            ExpressionError: it is not in the notation, names an unknown source, or may give more than 100
-                passages to the generator or take more than 1,000 from its sources.
+            ExpressionError: it is not in the notation, names an unknown source, has too many lists, or may
+                give more than 100 passages to the generator or take more than 1,000 from its sources.
         """
         written = parse(text)
+        # Counted first: concatenations of concatenations multiply.
+        lists = sum(self._num_lists.get(str(one.base), 1) for one in _selections(written.parts))
+        if lists > MAX_LISTS:
+            raise ExpressionError(1, f"has {lists} lists with those of its sources, at most {MAX_LISTS}")
         expression = Expression(tuple(map(self._resolved, written.parts)), written.compressed)
         kept: dict[str, int] = {}
         places: dict[str, Place] = {}
@@ -200,19 +207,31 @@ class SourceCatalogue:
             )
         return replace(selection, base=Group(tuple(map(self._resolved, parts))))
 
-    def _check(self, name: str, above: tuple[str, ...]) -> None:
-        """Raise ValueError if a concatenation names an unknown source, or itself through others."""
+    def _count(self, name: str, above: tuple[str, ...]) -> int:
+        """Return how many lists a concatenation has, with those of the concatenations that it names.
+
+        Raises:
+            ValueError: it names an unknown source, or itself through others, or has too many lists.
+        """
         if name in above:
             raise ValueError(f"source {name} is part of itself: {' in '.join((name, *reversed(above)))}")
-        for selection in _selections(self._groups.get(name, ())):
-            if not isinstance(selection.base, Source):
+        if name in self._num_lists:
+            return self._num_lists[name]
+        lists = 0
+        for selection in _selections(self._groups[name]):
+            part = selection.base.name if isinstance(selection.base, Source) else None
+            if part in self._groups:
+                lists += self._count(part, (*above, name))
                 continue
-            part = selection.base.name
-            if part not in self._places and part not in self._groups:
+            if part is not None and part not in self._places:
                 raise ValueError(
                     f"source {name}: there is no source {part!r}; there are {', '.join(self.names)}"
                 )
-            self._check(part, (*above, name))
+            lists += 1
+        if lists > MAX_LISTS:
+            raise ValueError(f"source {name}: has {lists} lists with those of its parts, at most {MAX_LISTS}")
+        self._num_lists[name] = lists
+        return lists
 
 
 def _place(name: str, definition: SourceDefinition) -> Place:

@@ -89,11 +89,22 @@ def test_what_cannot_be_run(text: str, words: str) -> None:
         ({"A": {"all": ["C@0"]}, "C": {"web": "c"}}, "source A: 'C@0': column 2: @k keeps"),
         ({"A": {"all": ["C@CP"]}, "C": {"web": "c"}}, "source A: 'C@CP': column 2: expected"),
         ({"A": {"all": ["ReFree"]}}, "source A: 'ReFree': column 1: ReFree has no"),
+        (
+            {f"S{level}": {"all": [f"S{level - 1}@1"] * 16} for level in range(1, 8)} | {"S0": {"web": "c"}},
+            "source S3: has 4096 lists with those of its parts, at most 256",
+        ),
     ],
 )
 def test_sources_that_cannot_be_used(definitions: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=rf"^{words}"):
         _catalogue(**definitions)
+
+
+def test_lists_of_named_concatenations_count() -> None:
+    sources = _catalogue(A={"web": "c", "depth": 1}, B={"all": ["A"] * 16}, C={"all": ["B@1"] * 8})
+    assert sources.read("C@1&C@1").max_passages == 2  # of 128 lists each
+    with pytest.raises(ExpressionError, match=r"^column 1: has 258 lists with those of its sources"):
+        sources.read("C@1&(C@1&A)@1")
 
 
 @pytest.mark.parametrize(
