@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from typing import Final
 
+from evenmesh.wire.errors import DeadlineExceeded
 from evenmesh_evaluator.statements.codec import Draft
 from evenmesh_kit.admission.shares import full_share
 from evenmesh_kit.compute.tenant_cache import TenantCache
@@ -52,16 +54,17 @@ class RecentStatements:
         found = self._kept.get(tenant, key)
         if found is not None and self._clock() - found[0] < KEPT_S:
             return found[1]
-        task = self._under_way.get((tenant, key))
-        if task is None:
-            if self._running[tenant] >= MOST_UNDER_WAY:
-                raise full_share(
-                    f"{MOST_UNDER_WAY} statements of this tenant are computed at the moment: ask again later",
-                    _RETRY_S,
-                )
-            task = self._under_way[tenant, key] = asyncio.create_task(self._computed(tenant, key, compute))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # One reader that hangs up must not end what others wait for.
+        # Shielded: one reader that hangs up must not end what others wait for.
+        while (task := self._under_way.get((tenant, key))) is not None:
+            with suppress(DeadlineExceeded):  # of the reader that began it: this one may have more time
+                return await asyncio.shield(task)
+        if self._running[tenant] >= MOST_UNDER_WAY:
+            raise full_share(
+                f"{MOST_UNDER_WAY} statements of this tenant are computed at the moment: ask again later",
+                _RETRY_S,
+            )
+        task = self._under_way[tenant, key] = asyncio.create_task(self._computed(tenant, key, compute))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
     async def _computed(

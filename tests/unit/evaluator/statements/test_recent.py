@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from evenmesh.wire.errors import NotFound, Overloaded
+from evenmesh.wire import deadline
+from evenmesh.wire.errors import DeadlineExceeded, NotFound, Overloaded
 from evenmesh_evaluator.statements.codec import Draft
 from evenmesh_evaluator.statements.recent import KEPT_S, MOST_UNDER_WAY, RecentStatements
 from tests.support.clock import Clock
@@ -72,6 +73,30 @@ async def test_a_failure_is_not_kept() -> None:
         with pytest.raises(NotFound):
             await recent.get("acme", "p", fails)
     assert await recent.get("acme", "p", work) == EMPTY
+
+
+async def test_who_has_more_time_does_not_fail_with_the_first_reader() -> None:
+    recent, may_end, ends = RecentStatements(), asyncio.Event(), iter([True, False])
+    left_s: list[float] = []
+
+    async def compute() -> Draft:
+        left_s.append(deadline.current().remaining())
+        await may_end.wait()
+        if next(ends):
+            raise DeadlineExceeded("no place at the database came free in time")
+        return EMPTY
+
+    async def read(seconds: float) -> Draft | None:
+        deadline.enter(deadline.Deadline.after(seconds))
+        return await recent.get("acme", "p", compute)
+
+    readers = [asyncio.create_task(read(seconds)) for seconds in (1000, 3000, 3000)]
+    await asyncio.sleep(0)
+    may_end.set()
+    first, *others = await asyncio.gather(*readers, return_exceptions=True)
+    assert isinstance(first, DeadlineExceeded)
+    assert others == [EMPTY, EMPTY]
+    assert [seconds > 1000 for seconds in left_s] == [False, True]
 
 
 async def test_a_tenant_with_too_many_waits_and_no_other_does() -> None:
