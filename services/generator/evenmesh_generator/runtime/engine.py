@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from evenmesh.wire.errors import FailedPrecondition, MeshError
 from evenmesh_generator.domain import GenerationRequest, ModelDescription, Normalization, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
-from evenmesh_generator.runtime.loops.loop import Loop, stopped
+from evenmesh_generator.runtime.loops.loop import Loop, stopped, why_cancelled
 from evenmesh_generator.runtime.prompts.text_prompter import Prompter
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Listener, Outcome, Task
@@ -114,7 +114,9 @@ class LanguageEngine:
         """Make a request's prompt and pass it to the loop."""
         outcome: Outcome | None = None
         try:
-            if not task.cancel.cancelled:
+            if task.cancel.cancelled:  # a loop gets nothing without a prompt
+                outcome = why_cancelled(task)
+            else:
                 prompt = self._prompter.prompt(task.request)
                 task.prompt = replace(prompt, tenant=task.tenant)
                 task.transcript = self._prompter.transcript(task.request, prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -167,6 +168,66 @@ def test_who_leaves_stops_the_answer_at_its_next_token(pair: Pair) -> None:
     assert len(ear.deltas) == 2
     assert pair.converted.statistics().most_steps_after_cancel <= 1
     assert pair.converted.statistics().active_requests == 0
+
+
+class Broken(Ear):
+    """Fails at the first text of its answer."""
+
+    def on_delta(self, text: str) -> None:
+        raise RuntimeError("nobody takes this")
+
+
+@dataclass
+class Held(Ear):
+    """Keeps the loop from its next batch until it may go on."""
+
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+    def on_delta(self, text: str) -> None:
+        assert self.may_go_on.wait(60)
+
+
+@dataclass
+class Counting(Ear):
+    """Counts its ends."""
+
+    ends: int = 0
+
+    def on_end(self, outcome: Outcome) -> None:
+        self.ends += 1
+        super().on_end(outcome)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_one_callers_fault_ends_no_answer_of_others(pair: Pair, beams: int) -> None:
+    request = _request(SENTENCES[0], num_beams=beams)
+    (expected,) = _answers(pair.converted, [request])
+    left, broken, other = Counting(), Broken(), Counting()
+    first = Counting(cancel=left.cancel, stop_after=1)  # it has the next one leave while their batch runs
+    held = Held()
+    pair.converted.submit(_request(SENTENCES[0]), held.cancel, held)
+    for ear, cancel in ((first, Cancellation()), (left, left.cancel), (broken, broken.cancel)):
+        pair.converted.submit(request, cancel, ear)
+    pair.converted.submit(request, other.cancel, other)
+    while pair.converted._loop.statistics(0).waiting < 4:  # they are one batch, after the one that is held
+        time.sleep(0.001)
+    held.may_go_on.set()
+    for answer in (first.wait(), other.wait()):
+        assert isinstance(answer, Answer)
+        assert (answer.text, answer.cost.batch_rows) == (expected.text, 4 * beams)
+    assert isinstance(left.wait(), Cancelled)
+    assert isinstance(broken.wait(), Cancelled)
+    assert [ear.ends for ear in (first, left, other)] == [1, 1, 1]
+
+
+def test_who_leaves_before_there_is_a_prompt_ends_nothing_else(pair: Pair) -> None:
+    gone = Counting()
+    gone.cancel.cancel()
+    pair.converted.submit(_request(SENTENCES[0]), gone.cancel, gone)
+    assert isinstance(gone.wait(), Cancelled)
+    (answer,) = _answers(pair.converted, [_request(SENTENCES[0])])
+    assert answer.completion_tokens
+    assert gone.ends == 1
 
 
 def test_it_says_what_it_is_and_what_it_cannot_do(pair: Pair) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.decoding.rules import Rules
 from evenmesh_generator.runtime.decoding.sequences import SingleSequence
-from evenmesh_generator.runtime.loops.converted_model import ConvertedModel
+from evenmesh_generator.runtime.loops.converted_model import ConvertedModel, Found
 from evenmesh_generator.runtime.loops.loop import Loop, answered, notify, stopped, why_cancelled
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.statistics import EngineStatistics
@@ -180,13 +181,16 @@ class ConvertedLoop(Loop):
             if task.cancel.cancelled:
                 self.end(task, why_cancelled(task))
                 continue
-            sequence = self._sequence(task)
-            for token in one.ids:
-                sequence.take(token, 0.0)
-            sequence.log_probability = one.log_probability
-            task.sequence = sequence
+            notify(task, partial(self._tell, task, one))
             self._counts.written_tokens += len(one.ids)
-            self.end(task, answered(task))
+            self.end(task, self._why_left(task) if task.lost else answered(task))
+
+    def _tell(self, task: Task, found: Found) -> None:
+        """Send a listener the answer that a search found."""
+        task.sequence = sequence = self._sequence(task)
+        for token in found.ids:
+            sequence.take(token, 0.0)
+        sequence.log_probability = found.log_probability
 
     def _sequence(self, task: Task) -> SingleSequence:
         assert task.transcript is not None  # noqa: S101 - made before
@@ -197,7 +201,7 @@ class ConvertedLoop(Loop):
         )
 
     def _why_left(self, task: Task) -> MeshError | Cancelled:
-        """Return why a greedy answer stopped before its end."""
+        """Return why an answer stopped before its end."""
         return stopped() if self._closed else why_cancelled(task)
 
     def _judge(self, judgement: Judgement) -> None:
