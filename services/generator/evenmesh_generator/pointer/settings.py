@@ -15,6 +15,9 @@ MODEL_TYPE: Final = "evenmesh-pointer"
 CONFIG: Final = "config.json"
 """File of the configuration."""
 
+_MOST_BIAS: Final = 100.0
+"""Largest abstention bias: far beyond it, no float holds its exponential. Nats."""
+
 
 class ArtifactError(RuntimeError):
     """Raised when a pointer model is incomplete, damaged, or made for other base weights."""
@@ -65,7 +68,7 @@ class PointerSettings:
                 layer_norm_eps=float(stated["layer_norm_eps"]),
                 pad_token_id=0 if pad is None else int(pad),
                 ends=(int(ends),) if isinstance(ends, int) else tuple(map(int, ends)),
-                abstention_bias=float(stated.get("abstention_bias", 0.0)),
+                abstention_bias=_bias(float(stated.get("abstention_bias", 0.0))),
                 confidence=_confidence(stated.get("confidence")),
                 base_sha256=stated.get("base_sha256"),
                 tokenizer_sha256=stated.get("tokenizer_sha256"),
@@ -143,6 +146,13 @@ _COUNTS: Final = (
     *("num_attention_heads", "intermediate_size", "max_position_embeddings", "answer_token_id"),
     *("relevance_token_id", "true_token_id", "false_token_id", "abstention_token_id"),
 )
+
+
+def _bias(nats: float) -> float:
+    """Return an abstention bias; raise ValueError if it is out of range."""
+    if not -_MOST_BIAS <= nats <= _MOST_BIAS:
+        raise ValueError(f"abstention_bias must be in [-{_MOST_BIAS:g}, {_MOST_BIAS:g}], is {nats}")
+    return nats
 
 
 def _confidence(stated: Mapping[str, Any] | None) -> Confidence | None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,14 @@ def test_a_setting_that_is_missing_is_named(saved: Path, base_file: Path, lost: 
 def test_a_configuration_that_is_none_is_refused(saved: Path, base_file: Path, stated: str) -> None:
     (saved / CONFIG).write_text(stated)
     with pytest.raises(ArtifactError, match=CONFIG):
+        artifact.load(saved, base_weights=base_file)
+
+
+@pytest.mark.parametrize("bias", [1000, -101, math.inf, math.nan])
+def test_an_abstention_bias_out_of_range_is_refused(saved: Path, base_file: Path, bias: float) -> None:
+    stated = json.loads((saved / CONFIG).read_text())
+    (saved / CONFIG).write_text(json.dumps(stated | {"abstention_bias": bias}))
+    with pytest.raises(ArtifactError, match=r"abstention_bias must be in \[-100, 100\]"):
         artifact.load(saved, base_weights=base_file)
 
 
