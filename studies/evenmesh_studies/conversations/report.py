@@ -1,5 +1,6 @@
 """Measure the transcripts of a study, with the corrections that people made, and write the report."""
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -49,11 +50,12 @@ def write_transcripts(folder: Path, plan: ConversationPlan) -> tuple[list[Path],
     Returns:
         The paths of all transcripts, and of those that a person corrected.
     """
-    texts: dict[Path, list[str]] = {_path(folder, *key): [] for key in _keys(plan)}
+    paths = _paths(folder, plan)
+    texts: dict[Path, list[str]] = {path: [] for path in paths.values()}
     for line in (folder / records_file(RECORDS)).read_text(encoding="utf-8").split("\n"):
         if line:
             record: Any = json.loads(line)
-            texts[_path(folder, record["system"], record["trial"])].extend(record["transcript"])
+            texts[paths[record["system"], record["trial"]]].extend(record["transcript"])
     (folder / TRANSCRIPTS).mkdir(exist_ok=True)
     corrected = []
     for path, lines in texts.items():
@@ -88,8 +90,7 @@ def measure(
     patterns: dict[str, dict[int, dict[str, Marks]]] = {}
     transcripts: dict[tuple[str, int], list[Transcript]] = {}
     unjudged: list[FileError] = []
-    for system, trial in _keys(plan):
-        path = _path(folder, system, trial)
+    for (system, trial), path in _paths(folder, plan).items():
         patterns.setdefault(system, {})[trial] = {
             one.topic: one.useful for one in read_marks(path) if only is None or one.topic in only
         }
@@ -200,13 +201,18 @@ def _sections(
     return sections, csv
 
 
-def _keys(plan: ConversationPlan) -> list[tuple[str, int]]:
-    return [(system.name, trial) for system in plan.systems for trial in range(1, plan.repeats(system) + 1)]
-
-
-def _path(folder: Path, system: str, trial: int) -> Path:
-    stem = re.sub(r"[^\w.=-]", "_", system).lstrip(".") or "system"
-    return folder / TRANSCRIPTS / f"{stem}-trial{trial}.txt"
+def _paths(folder: Path, plan: ConversationPlan) -> dict[tuple[str, int], Path]:
+    """Return the path of each transcript, by system and trial; no two are one file."""
+    taken: set[str] = set()
+    paths = {}
+    for system in plan.systems:
+        stem = re.sub(r"[^\w.=-]", "_", system.name).lstrip(".") or "system"
+        if stem.casefold() in taken:  # also where a disk knows no case
+            stem += f"-{hashlib.sha256(system.name.encode()).hexdigest()[:8]}"
+        taken.add(stem.casefold())
+        for trial in range(1, plan.repeats(system) + 1):
+            paths[system.name, trial] = folder / TRANSCRIPTS / f"{stem}-trial{trial}.txt"
+    return paths
 
 
 def _entities(transcript: Transcript) -> frozenset[str]:

@@ -4,7 +4,7 @@ import json
 import resource
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -62,6 +62,17 @@ def plan(tmp_path: Path) -> ConversationPlan:
     path = tmp_path / "topics.jsonl"
     path.write_text(json.dumps({"topic": "t", "turns": ["Who?", "And who?"]}) + "\n")
     return ConversationPlan(read_topics(path), [SystemSettings("ranked")])
+
+
+def test_systems_with_similar_names_have_files_of_their_own(plan: ConversationPlan, tmp_path: Path) -> None:
+    names = ("a_b", "a/b", "A:B")
+    similar = replace(plan, systems=[SystemSettings(name, model=name) for name in names], trials=1)
+    records = [{"system": name, "trial": 1, "transcript": [f"##### {name}"]} for name in names]
+    (tmp_path / "conversations.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    paths, _ = report.write_transcripts(tmp_path, similar)
+    assert paths[0].name == "a_b-trial1.txt"
+    assert len({path.name.casefold() for path in paths}) == 3
+    assert [path.read_text() for path in paths] == [f"##### {name}\n" for name in names]
 
 
 async def test_lines_end_where_the_mesh_ends_them(plan: ConversationPlan, tmp_path: Path) -> None:
