@@ -28,6 +28,7 @@ from evenmesh_kit.rpc.policies import policy_in_words
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
 _MAX_VOTERS: Final = 1000
+_MAX_DEGRADATIONS: Final = 1000
 _ROUNDING: Final = 1e-6
 _STAGES: Final = Choices(common_pb2.Stage.DESCRIPTOR, Stage)
 
@@ -226,7 +227,8 @@ def _stage_times(times: Iterable[common_pb2.StageTime]) -> dict[Stage, float]:
     return read
 
 
-def _degradations(degradations: Iterable[common_pb2.Degradation]) -> list[tuple[Stage, str]]:
+def _degradations(degradations: Collection[common_pb2.Degradation]) -> list[tuple[Stage, str]]:
+    fields.sized("degradations", len(degradations), 0, _MAX_DEGRADATIONS)
     read = []
     for index, one in enumerate(degradations):
         field = f"degradations[{index}]"

@@ -163,6 +163,7 @@ def _cells(message: pb.Observation) -> int:
     if message.HasField("conversation"):
         return _INLINE_CELLS + 1
     cells = len(message.shown.indices) + len(message.candidates) + len(message.labels.useful_passage_ids)
+    cells += len(message.degradations)
     cells += sum(len(answer.cited) for answer in message.answers)
     answered = sum(len(answer.text) for answer in message.answers)
     characters = answered if message.HasField("vote_winner") else 0

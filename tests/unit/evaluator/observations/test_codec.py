@@ -172,6 +172,7 @@ BROKEN: list[tuple[str, Broken]] = [
     ("degradations[0].stage", lambda m: setattr(m.degradations[0], "stage", 17)),
     ("degradations[0].action", lambda m: setattr(m.degradations[0], "action", 17)),
     ("degradations[0].reason", lambda m: m.degradations[0].ClearField("reason")),
+    ("degradations", lambda m: m.degradations.extend([m.degradations[0]] * 1000)),
     ("candidates[2].text", lambda m: setattr(m.candidates[2], "text", "x" * 65_537)),
     ("ranking_retrievers", lambda m: m.ranking_retrievers.append("splade")),
     ("ranking_retrievers[1]", lambda m: m.ranking_retrievers.__setitem__(1, "")),
