@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Sequence
@@ -50,7 +51,9 @@ def connect(
     """Open a channel, which connects on first use and which the caller must close.
 
     Args:
-        target: gRPC target; without a scheme it gets ``dns:///``.
+        target: gRPC target; without a scheme it gets ``dns:///``. gRPC connects through the proxy of
+            ``grpc_proxy``, ``https_proxy`` or ``http_proxy`` unless ``no_proxy`` names the host, or all hosts
+            are this machine's.
         service: full name of the service called, such as ``evenmesh.retriever.v1.RetrieverService``.
         retry: whether to send calls again, of the methods that the protos mark retryable: at most 5 attempts,
             on UNAVAILABLE only, while no response has begun, and within a budget.
@@ -62,7 +65,8 @@ def connect(
         ChannelSecurityError: the environment names files that cannot be used.
     """
     security = ChannelSecurity.find() if security is None else security
-    address, options = with_scheme(target), _options(service, retry, max_message_bytes)
+    address = with_scheme(target)
+    options = _options(address, service, retry, max_message_bytes)
     traced = telemetry.client_interceptors() if telemetry is not None else ()
     added = [*traced, *async_interceptors(security.credential)]
     if telemetry is not None:
@@ -88,7 +92,8 @@ def connect_sync(
 ) -> grpc.Channel:
     """Open a channel for callers without an event loop, as :func:`connect`; its certificates never change."""
     security = ChannelSecurity.find() if security is None else security
-    address, options = with_scheme(target), _options(service, retry, max_message_bytes)
+    address = with_scheme(target)
+    options = _options(address, service, retry, max_message_bytes)
     if security.certificates is None:
         channel = grpc.insecure_channel(address, options=options)
     else:
@@ -133,7 +138,20 @@ def service_config(service: str, retry: bool) -> str:
     return json.dumps(config)
 
 
-def _options(service: str, retry: bool, max_message_bytes: int) -> list[tuple[str, str | int]]:
+def _only_here(address: str) -> bool:
+    """Return whether all hosts of an address are this machine's own, which no proxy can reach."""
+    hosts = (re.sub(r":\d+$", "", one) for one in _SCHEME.sub("", address).rpartition("/")[2].split(","))
+    return all(_is_loopback(host.strip("[]")) for host in hosts)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _options(address: str, service: str, retry: bool, max_message_bytes: int) -> list[tuple[str, str | int]]:
     return [
         ("grpc.service_config", service_config(service, retry)),
         # Ignore a service config that DNS may carry.
@@ -145,4 +163,5 @@ def _options(service: str, retry: bool, max_message_bytes: int) -> list[tuple[st
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 500),
+        *((("grpc.enable_http_proxy", 0),) if _only_here(address) else ()),
     ]

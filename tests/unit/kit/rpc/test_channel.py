@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -196,3 +198,42 @@ def test_the_service_config_names_only_the_retryable_methods() -> None:
     assert config["loadBalancingConfig"] == [{"round_robin": {}}]
     assert "methodConfig" not in json.loads(service_config(SERVICE, retry=False))
     assert "methodConfig" not in json.loads(service_config("another.v1.Service", retry=True))
+
+
+@pytest.mark.parametrize(
+    "target", ["127.0.0.1:{}", "localhost:{}", "dns:///127.0.0.1:{}", "ipv4:127.0.0.1:{}"]
+)
+async def test_a_service_of_this_machine_is_called_without_the_proxy_of_the_environment(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    async with _proxy(monkeypatch) as asked:
+        port = (await serve()).address.rpartition(":")[2]
+        assert await call(target.format(port))("unary") == ["a"]
+    assert asked.empty()
+
+
+@pytest.mark.parametrize("target", ["mesh.example:7070", "ipv4:127.0.0.1:1,192.0.2.1:1"])
+async def test_a_service_elsewhere_is_called_through_the_proxy_of_the_environment(
+    call: Any, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    async with _proxy(monkeypatch) as asked:
+        with pytest.raises(grpc.RpcError):
+            await call(target)("unary")
+        assert (await asked.get()).startswith(b"CONNECT ")
+
+
+@asynccontextmanager
+async def _proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Queue[bytes]]:
+    """Let the environment name a proxy that refuses; yields the first line of each of its requests."""
+    asked: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.put_nowait(await reader.readline())
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy", "grpc_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with await asyncio.start_server(refuse, "127.0.0.1") as server:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        yield asked
