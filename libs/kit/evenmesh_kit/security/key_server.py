@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -13,6 +14,7 @@ import jwt
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.security import audit
+from evenmesh_kit.security.bounded_fetch import fetch
 
 _REFRESH_S: Final = 300.0
 _LAST_S: Final = 600.0
@@ -31,13 +33,17 @@ class KeyServer:
     Args:
         address: where the key set is.
         clock: monotonic seconds; for tests.
+        fetch_s: bound of a request's whole duration. Seconds.
 
     Attributes:
         failures: how often a request failed.
     """
 
-    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = jwt.PyJWKClient(address, cache_jwk_set=False, timeout=_FETCH_S)
+    def __init__(
+        self, address: str, *, clock: Callable[[], float] = time.monotonic, fetch_s: float = _FETCH_S
+    ) -> None:
+        self._address = address
+        self._fetch_s = fetch_s
         self._clock = clock
         self._keys: Mapping[str, jwt.PyJWK] = {}
         self._fetched_at = self._tried_at = self._failed_at = -math.inf
@@ -60,7 +66,7 @@ class KeyServer:
         refreshing = self._refresh()
         if refreshing is not None:
             # Waits without cancelling it for the others.
-            await asyncio.wait((refreshing,), timeout=2 * _FETCH_S)
+            await asyncio.wait((refreshing,), timeout=2 * self._fetch_s)
         if self._clock() - self._fetched_at >= _LAST_S:
             raise Unavailable("NO_KEYS", "the keys that verify tokens cannot be fetched now")
         found = self._keys.get(name or "")
@@ -99,7 +105,7 @@ class KeyServer:
                 audit.record_change("token_key", what, name)
 
     def _request(self) -> Mapping[str, jwt.PyJWK]:
-        found = jwt.PyJWKSet.from_dict(self._client.fetch_data()).keys
+        found = jwt.PyJWKSet.from_dict(json.loads(fetch(self._address, self._fetch_s))).keys
         keys = {one.key_id: one for one in found if one.key_id and one.public_key_use in ("sig", None)}
         if not keys:
             raise jwt.PyJWKSetError("the set has no key with an id that signs")

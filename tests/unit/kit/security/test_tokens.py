@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import http.client
 import json
 import os
 import threading
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from evenmesh.wire.errors import Unauthenticated, Unavailable
 from evenmesh_kit.security.caller import AgentName, Caller, Role
+from evenmesh_kit.security.key_server import KeyServer
 from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
 from tests.support.clock import Clock
 from tests.support.scripted_http import HttpReply, HttpRequest, in_thread
@@ -43,7 +43,7 @@ def jwks(**keys: Any) -> str:
     return json.dumps({"keys": found})
 
 
-def token(key: Any = KEY, name: str = "one", algorithm: str = "RS256", **claims: Any) -> str:
+def token(key: Any = KEY, name: str | None = "one", algorithm: str = "RS256", **claims: Any) -> str:
     """A token that is in order but for what a test changes."""
     content = {
         "sub": "ada",
@@ -54,7 +54,7 @@ def token(key: Any = KEY, name: str = "one", algorithm: str = "RS256", **claims:
         "evenmesh_roles": ["ask", "feedback"],
     } | claims
     content = {name: value for name, value in content.items() if value is not None}
-    return jwt.encode(content, key, algorithm=algorithm, headers={"kid": name})
+    return jwt.encode(content, key, algorithm=algorithm, headers={"kid": name} if name else None)
 
 
 @pytest.fixture
@@ -154,6 +154,19 @@ def test_a_public_key_is_no_secret_to_sign_with(path: Path) -> None:
             caller(path, b".".join([head, body, signature]).decode())
 
 
+@pytest.mark.parametrize(("key", "algorithm"), [(KEY, "RS256"), (CURVE, "ES256"), (OTHER, "RS256")])
+def test_a_token_that_names_no_key_is_tried_with_each(path: Path, key: Any, algorithm: str) -> None:
+    path.write_text(jwks(one=KEY, two=CURVE, three=OTHER))
+    assert caller(path, token(key, None, algorithm)).name == "ada"
+
+
+def test_a_token_that_names_no_key_is_refused_if_none_has_signed_it(path: Path) -> None:
+    with pytest.raises(Unauthenticated, match="Signature verification failed"):
+        caller(path, token(OTHER, None))
+    with pytest.raises(Unauthenticated, match="expired"):
+        caller(path, token(CURVE, None, "ES256", exp=1))
+
+
 def test_keys_are_read_again_when_the_file_changes(path: Path) -> None:
     tokens = Tokens(str(path), CLAIMS)
     with pytest.raises(Unauthenticated):
@@ -200,20 +213,54 @@ def test_an_address_without_keys_is_not_the_tokens_fault(issuer: str, answer: st
         assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
 
 
-def test_a_failure_that_pyjwt_lets_through_is_not_tried_at_once_again(
-    issuer: str, monkeypatch: pytest.MonkeyPatch
+def test_a_reply_that_is_no_http_is_not_tried_at_once_again() -> None:
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await reply.raw(b"nonsense\r\n\r\n")
+
+    with in_thread(script) as server:
+        tokens = Tokens(f"{server.origin}/jwks", CLAIMS)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="cannot be fetched"):
+                asyncio.run(tokens.caller(token()))
+            assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n"]
+)
+def test_a_server_that_never_ends_its_reply_keeps_no_request(
+    begin: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier ones of it raise what ``http.client`` does for a reply that is no HTTP."""
-    tokens = Tokens(f"{issuer}/jwks", CLAIMS)
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await reply.raw(begin)
+        while True:
+            await reply.raw(b" ")
+            await asyncio.sleep(0.05)
 
-    def fail() -> None:
-        raise http.client.BadStatusLine("nonsense")
-
-    monkeypatch.setattr(tokens.keys._client, "fetch_data", fail)
-    for _ in range(2):
+    with in_thread(script) as server:
+        keys = KeyServer(f"{server.origin}/jwks", fetch_s=0.5)
         with pytest.raises(Unavailable, match="cannot be fetched"):
-            asyncio.run(tokens.caller(token()))
-        assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
+            asyncio.run(keys.key("one"))  # and waits for all threads of the event loop
+        assert (keys.stale(), keys.failures) == (True, 1)
+    assert "no whole reply within 0.5 s" in caplog.text
+
+
+def test_a_reply_that_is_far_too_large_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await reply.send(200, jwks(one=KEY) + " " * 2**20)
+
+    with in_thread(script) as server, pytest.raises(Unavailable):
+        asyncio.run(KeyServer(f"{server.origin}/jwks").key("one"))
+    assert "larger than 1,048,576 bytes" in caplog.text
+
+
+def test_a_redirect_is_not_followed(issuer: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await reply.send(302, "", location=f"{issuer}/jwks")
+
+    with in_thread(script) as server, pytest.raises(Unavailable):
+        asyncio.run(KeyServer(f"{server.origin}/jwks").key("one"))
+    assert "302" in caplog.text
 
 
 def test_a_failure_is_reported_for_five_minutes() -> None:
