@@ -88,16 +88,8 @@ class Tokens:
             Unavailable: the keys cannot be fetched now.
         """
         try:
-            key = await self._key(token)
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=list(ALGORITHMS),
-                audience=self._claims.audience,
-                issuer=self._claims.issuer or None,
-                leeway=LEEWAY_S,
-                options={"require": ["exp", "aud", "sub"]},
-            )
+            name = jwt.get_unverified_header(token).get("kid")
+            claims = self._verified(token, name, await self._keys_for(name))
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("EXPIRED", "the token has expired") from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
@@ -105,14 +97,31 @@ class Tokens:
             raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
         return self._read_claims(claims)
 
-    async def _key(self, token: str) -> Any:
-        name = jwt.get_unverified_header(token).get("kid")
+    async def _keys_for(self, name: str | None) -> list[Any]:
+        """Return the keys of that id; of a file all, for a token that names none."""
         if isinstance(self.keys, KeyServer):
-            return (await self.keys.key(name)).key
-        for key in self.keys.content().keys:
-            if name is None or key.key_id == name:
-                return key.key
-        raise jwt.InvalidKeyError(f"there is no key {name!r}")
+            return [(await self.keys.key(name)).key]
+        return [key.key for key in self.keys.content().keys if name is None or key.key_id == name]
+
+    def _verified(self, token: str, name: str | None, keys: list[Any]) -> dict[str, Any]:
+        """Return the claims of a token that one of the keys has signed."""
+        first: Exception | None = None
+        for key in keys:
+            try:
+                claims: dict[str, Any] = jwt.decode(
+                    token,
+                    key,
+                    algorithms=list(ALGORITHMS),
+                    audience=self._claims.audience,
+                    issuer=self._claims.issuer or None,
+                    leeway=LEEWAY_S,
+                    options={"require": ["exp", "aud", "sub"]},
+                )
+            except (jwt.InvalidSignatureError, jwt.InvalidKeyError, TypeError) as error:
+                first = first or error
+            else:
+                return claims
+        raise first or jwt.InvalidKeyError(f"there is no key {name!r}")
 
     def _read_claims(self, claims: dict[str, Any]) -> Caller:
         roles = claims.get(self._claims.roles, [])
