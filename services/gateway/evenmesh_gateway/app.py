@@ -30,6 +30,7 @@ from evenmesh_gateway.uploads.described import paths as upload_paths
 from evenmesh_gateway.uploads.described import schemas as upload_schemas
 from evenmesh_gateway.uploads.routes import UploadRoutes
 from evenmesh_gateway.upstreams import Upstreams
+from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security.listener import ListenerSecurity
@@ -73,6 +74,8 @@ class Gateway:
         messages = JsonMessages(self._pool, memory)
         self._agents = AgentRoutes(call_reader, forwarder) if find_spec("mcp") is not None else None
         self._uploads = UploadRoutes(settings, call_reader, forwarder) if settings.documents else None
+        uploads = () if self._uploads is None else self._uploads.admissions
+        AdmissionMetrics(telemetry, memory, replies, *uploads)
         self._openapi = _described(documents=self._uploads is not None)
         app: ASGIApp = GatewayRouter(
             [

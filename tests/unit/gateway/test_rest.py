@@ -338,6 +338,22 @@ async def test_a_request_is_recorded_without_its_texts(
     telemetry.shutdown()
 
 
+async def test_what_bodies_and_uploads_take_is_reported(open_gateway: Open) -> None:
+    telemetry = InMemoryTelemetry("gateway")
+    gateway = await open_gateway(telemetry, max_decoded_bytes=2**24)
+    refused = await gateway.post(RETRIEVE, json={"query": "a" * 2**24})
+    assert refused.status_code == 413, refused.text
+    measured = telemetry.metrics()
+    units = {one.attributes["unit"] for one in measured["evenmesh.admission.capacity"].data.data_points}
+    assert units == {"bytes of requests", "bytes of replies", "uploads", "bytes of uploads"}
+    assert {
+        tuple(one.attributes.values()): one.value
+        for one in measured["evenmesh.admission.refused"].data.data_points
+        if one.value
+    } == {("bytes of requests", "OVER_CAPACITY"): 1}
+    telemetry.shutdown()
+
+
 async def test_methods_that_clients_make_up_are_one_label(
     open_gateway: Open, caplog: pytest.LogCaptureFixture
 ) -> None:

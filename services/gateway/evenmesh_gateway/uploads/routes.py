@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from evenmesh_gateway.http.bodies import check_head
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.methods import public_methods
 from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_kit.admission.queue import Admission
 
 if TYPE_CHECKING:
     from evenmesh_gateway.uploads.work import Uploads
@@ -52,6 +54,11 @@ class UploadRoutes:
     def reads(self) -> bool:
         """Return whether documents are read here."""
         return self._uploads is not None
+
+    @property
+    def admissions(self) -> Sequence[Admission]:
+        """Return what admits uploads."""
+        return () if self._uploads is None else self._uploads.admissions
 
     def routes(self) -> list[GatewayRoute]:
         """Return the route."""

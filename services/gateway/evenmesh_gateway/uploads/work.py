@@ -49,6 +49,9 @@ class Uploads:
         settings: bounds.
         forwarder: makes the calls.
 
+    Attributes:
+        admissions: what admits uploads, by their number and by their room on disk.
+
     Raises:
         ServerStartError: the folder of uploads cannot be made.
     """
@@ -62,6 +65,7 @@ class Uploads:
         self._disk = Admission(
             settings.documents_disk_bytes, "bytes of uploads", queue_s=queue_s, share=share
         )
+        self.admissions = (self._places, self._disk)
         try:
             self._scratch = ScratchFolder(settings.documents_folder or Path(tempfile.gettempdir()))
         except OSError as error:
