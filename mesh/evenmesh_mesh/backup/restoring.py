@@ -120,10 +120,12 @@ def _bring(
             brought.append(part.name)
             on_part(part)
     except (BackupError, OSError) as error:
-        if not brought:
+        if not brought and not aside.exists():
             raise
+        why = cannot_write(error, stores.home) if isinstance(error, OSError) else error
+        what = f"only the {', '.join(brought)} were brought back" if brought else "nothing was brought back"
         before = f"; what was there before is in {aside}" if aside.exists() else ""
-        raise BackupError(f"{error}\nonly the {', '.join(brought)} were brought back{before}") from None
+        raise BackupError(f"{why}\n{what}{before}") from None
     finally:
         for path in staged.values():
             if path.is_file():

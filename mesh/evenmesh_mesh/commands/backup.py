@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +42,7 @@ def backup(
         )
     screen.answer(
         manifest,
-        f"{target}: {manifest.size:,} bytes; `evenmesh restore {target}` restores it",
+        f"{target}: {manifest.size:,} bytes; `evenmesh restore {quote(str(target))}` restores it",
         as_json=as_json,
     )
 
@@ -72,7 +73,7 @@ def restore(
             )
     except BackupError as error:
         raise CommandError(str(error).replace("\n", "; ")) from None
-    at = "" if home is None else f" --home {home}"
+    at = "" if home is None else f" --home {quote(str(home))}"
     if aside is not None:
         screen.note(f"what was there before is in {aside}")
     if as_json:

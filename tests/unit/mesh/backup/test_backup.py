@@ -329,6 +329,26 @@ def test_a_database_on_another_disk_that_is_full_stays_as_it_was(
     assert asyncio.run(_feedback(url)) == {"a"}
 
 
+def test_a_failure_names_where_the_first_part_was_moved(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, move = Stores.find(home, {}), shutil.move
+    take(stores, tmp_path / "backup")
+
+    def fail(source: Path, target: Path) -> None:
+        if ".restoring-" in str(source):
+            raise OSError(errno.EIO, "Input/output error", str(target))
+        move(source, target)
+
+    monkeypatch.setattr(shutil, "move", fail)
+    with pytest.raises(BackupError) as failed:
+        restore(tmp_path / "backup", stores, overwrite=True)
+    [aside] = home.glob("replaced-*")
+    assert any(one.is_file() for one in aside.rglob("*.db"))
+    assert str(failed.value).endswith(f"nothing was brought back; what was there before is in {aside}")
+    assert "Input/output error" in str(failed.value)
+
+
 def test_commands(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +358,8 @@ def test_commands(
     assert "EVENMESH_OBSERVATION_LOG are not part of it" in capsys.readouterr().err
     assert main(["backup", backup, "--home", str(home)]) == 1
     assert "exists; name a new folder" in capsys.readouterr().err
+    assert main(["backup", str(tmp_path / "a b"), "--home", str(home)]) == 0
+    assert f"`evenmesh restore '{tmp_path}/a b'` restores it" in capsys.readouterr().out
     assert main(["restore", backup, "--check"]) == 0
     assert "is whole" in capsys.readouterr().out
     assert main(["restore", backup, "--home", str(home)]) == 1
