@@ -27,10 +27,11 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.credentials import Credential
 from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.security import keys
-from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_mesh import SERVICES, MeshSettings, stop
 from evenmesh_mesh.services import GATEWAY
 from evenmesh_studies import demo
 from tests.attack.attacker import ROWS, asked_about, reused, secret
+from tests.support.detached_mesh import launch_for_tests
 from tests.support.methods import LOST_STATUS
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -84,7 +85,9 @@ def mesh_with_tenants(home: Path) -> Iterator[Attacked]:
         "EVENMESH_GATEWAY_DOCUMENTS_FOLDER": str(home / "uploads"),
     }
     services = (*SERVICES, GATEWAY)
-    state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment, services=services))
+    state = launch_for_tests(
+        MeshSettings(home=home, port=0, start_s=600, environment=environment, services=services)
+    )
     try:
         yield Attacked(home, state, known)
     finally:

@@ -21,8 +21,9 @@ import pytest
 
 from evenmesh import Addresses, AsyncClient, Client, Degraded, Done, MeshError
 from evenmesh.local_mesh import read_running
-from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_mesh import MeshSettings, stop
 from evenmesh_studies import demo
+from tests.support.detached_mesh import launch_for_tests
 
 pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
@@ -59,7 +60,9 @@ class Outcomes:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real mesh of five processes on free ports, with sixty passages of the demo corpus."""
     home = tmp_path_factory.mktemp("home")
-    launch(MeshSettings(home=home, port=0, backoff_s=0.2, environment={"EVENMESH_RETRIEVER_ENCODER": ""}))
+    launch_for_tests(
+        MeshSettings(home=home, port=0, backoff_s=0.2, environment={"EVENMESH_RETRIEVER_ENCODER": ""})
+    )
     try:
         with Client(Addresses.find(home), timeout=30) as client:
             client.ingest(demo.passages()[:60], "demo")

@@ -32,9 +32,10 @@ from evenmesh.local_mesh import MeshState
 from evenmesh.wire import errors
 from evenmesh.wire.channel import connect
 from evenmesh.wire.errors import MeshError
-from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_mesh import SERVICES, MeshSettings, stop
 from evenmesh_studies import demo
 from tests.contract.test_method_facts import METHODS
+from tests.support.detached_mesh import launch_for_tests
 from tests.support.heavy_requests import COLLECTION, SHAPES, Shape
 from tests.support.manifests import K8S
 
@@ -97,7 +98,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshState]:
             "OMP_NUM_THREADS": "2",
         },
     )
-    state = launch(settings)
+    state = launch_for_tests(settings)
     try:
         with Client(Addresses(**state.addresses)) as client:
             client.ingest(demo.passages(), COLLECTION)

@@ -9,8 +9,9 @@ import pytest
 
 from evenmesh import Addresses, Client
 from evenmesh.local_mesh import MeshState
-from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_mesh import SERVICES, MeshSettings, stop
 from evenmesh_studies import demo
+from tests.support.detached_mesh import launch_for_tests
 from tests.support.gateway_process import GatewayProcess
 from tests.support.go_tools import compile_program
 from tests.support.prometheus import reserved_ports
@@ -59,7 +60,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
                 **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
             },
         )
-        state = launch(settings)
+        state = launch_for_tests(settings)
         try:
             addresses = Addresses(**state.addresses)
             with Client(addresses) as client:

@@ -27,8 +27,9 @@ from evenmesh import Addresses, Client, Done, Passage
 from evenmesh.local_mesh import read_running
 from evenmesh.wire.channel import connect
 from evenmesh.wire.errors import MeshError, PermissionDenied, Unauthenticated
-from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_mesh import SERVICES, MeshSettings, stop
 from tests.support.command_line import run_here
+from tests.support.detached_mesh import launch_for_tests
 from tests.support.gateway_process import GatewayProcess
 from tests.support.go_tools import said_in_go
 from tests.support.methods import METHODS, calls_of
@@ -98,7 +99,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with reserved_ports(len(SERVICES)) as ports:
         shown = {one.name: port for one, port in zip(SERVICES, ports, strict=True)}
         environment |= {f"{one.prefix}METRICS_PORT": str(shown[one.name]) for one in SERVICES}
-        state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment))
+        state = launch_for_tests(MeshSettings(home=home, port=0, start_s=600, environment=environment))
         try:
             pages = {name: f"http://127.0.0.1:{port}/metrics" for name, port in shown.items()}
             yield Secured(Addresses(**state.addresses), certs, keys, pages)

@@ -16,8 +16,9 @@ import pytest
 from evenmesh import Addresses, Answer, Client, Delta, Done, MeshError
 from evenmesh.local_mesh import MeshState, read_running
 from evenmesh_generator.triton import shared_memory, stubs
-from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
+from evenmesh_mesh import GeneratorEngine, MeshSettings, services_with, stop
 from evenmesh_studies import demo
+from tests.support.detached_mesh import launch_for_tests
 from tests.support.triton_server import skip_where_impossible
 from tests.support.waiting import wait_until
 
@@ -43,7 +44,7 @@ def state(home: Path) -> Iterator[MeshState]:
     settings = MeshSettings(
         home=home, port=0, start_s=600, backoff_s=0.2, services=services, environment=lexical
     )
-    state = launch(settings)
+    state = launch_for_tests(settings)
     try:
         with Client(Addresses(**state.addresses)) as client:
             client.ingest(demo.passages(), DEMO)
@@ -135,7 +136,7 @@ def test_a_killed_supervisor_leaves_neither_processes_nor_shared_memory(tmp_path
         for service in services_with(GeneratorEngine.TRITON)
         if service.name in {"triton", "generator"}
     )
-    state = launch(MeshSettings(home=tmp_path / "home", port=0, start_s=600, services=services))
+    state = launch_for_tests(MeshSettings(home=tmp_path / "home", port=0, start_s=600, services=services))
     try:
         owner = pid_of(state, "triton")
         (server,) = psutil.Process(owner).children()

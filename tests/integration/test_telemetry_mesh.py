@@ -19,9 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from evenmesh import Addresses, AskResult, Client, MeshError
 from evenmesh.types.feedback import Feedback
 from evenmesh.types.request import Agent
-from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_mesh import MeshSettings, stop
 from evenmesh_mesh.services import SERVICES
 from evenmesh_studies import demo
+from tests.support.detached_mesh import launch_for_tests
 from tests.support.otlp_collector import SOON, Collector, Received
 from tests.support.prometheus import reserved_ports
 
@@ -88,7 +89,7 @@ def _watched(home: Path, settings: MeshSettings, more: Mapping[str, str]) -> Ite
                 f"{prefix}_TRACE_SAMPLE_RATIO": "1",
                 f"{prefix}_METRICS_PORT": str(ports[name]),
             }
-        state = launch(replace(settings, environment=environment))
+        state = launch_for_tests(replace(settings, environment=environment))
         try:
             with Client(Addresses(**state.addresses), timeout=240) as client:
                 client.ingest(demo.passages()[:24], DEMO)

@@ -357,3 +357,21 @@ def test_settings_travel_to_the_supervisor(stand_in_settings: MakeSettings) -> N
     assert load(dump(MeshSettings(home=Path("/x")))) == MeshSettings(home=Path("/x"))
     triton = MeshSettings(home=Path("/x"), services=services_with(GeneratorEngine.TRITON))
     assert load(dump(triton)) == triton
+
+
+def test_a_mesh_of_tests_does_not_outlive_them(stand_in_settings: MakeSettings) -> None:
+    settings = stand_in_settings()
+    program = (
+        "import sys; from evenmesh_mesh.detached import load; from tests.support.detached_mesh import launch_for_tests\n"
+        "launch_for_tests(load(sys.argv[1])); print('ready', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, dump(settings)]
+    environment = os.environ | settings.environment
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == b"ready\n"
+        state = read_running(settings.home)
+        assert state is not None
+        pids = [state.pid, *pids_of(settings.home).values()]
+        tests.kill()
+    assert gone(pids)
