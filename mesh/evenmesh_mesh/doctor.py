@@ -18,6 +18,7 @@ from typing import Final
 import evenmesh_models
 from evenmesh.commands.failure import INSTALL
 from evenmesh.local_mesh import read_running
+from evenmesh_kit.settings import LIKENESS, OF_CLIENTS, names_of
 from evenmesh_lab.machine import matrix_instructions, usable_cores, usable_memory
 from evenmesh_mesh.ports import is_free
 from evenmesh_mesh.settings import HOST, MeshSettings, overridden, threads_of
@@ -55,10 +56,6 @@ _SETTINGS: Final = {
     "triton": ("evenmesh_generator.triton.settings", "TritonSettings"),
 }
 """Module and class of the settings of each process."""
-_OTHERS: Final = frozenset({"EVENMESH_API_KEY", "EVENMESH_TOKEN_FILE"})
-"""Variables of the client that look like one of a service."""
-_NEAR: Final = 0.85
-"""How alike two names are, in [0, 1], for one to be taken for the other misspelt."""
 
 
 class Level(StrEnum):
@@ -327,8 +324,8 @@ def _variables(settings: MeshSettings) -> Finding:
     prefixes = tuple(f"EVENMESH_{name.upper()}_" for name in _SETTINGS)
     shared = [name for name in known if not name.startswith(prefixes)]
     found = []
-    for name in sorted(given.keys() - known - _OTHERS):
-        near = get_close_matches(name, known if name.startswith(prefixes) else shared, 1, _NEAR)
+    for name in sorted(given.keys() - known - OF_CLIENTS):
+        near = get_close_matches(name, known if name.startswith(prefixes) else shared, 1, LIKENESS)
         if near or name.startswith(prefixes):
             found.append(f"{name} (is it {near[0]}?)" if near else name)
     if found:
@@ -342,13 +339,11 @@ def _variables(settings: MeshSettings) -> Finding:
 
 
 def _names_of_settings() -> set[str]:
-    from evenmesh_kit.settings import variable
-
     names = set()
     for module, cls in _SETTINGS.values():
         if importlib.util.find_spec(module.partition(".")[0]) is not None:
             kind = getattr(importlib.import_module(module), cls)
-            names |= {variable(kind, field) for field in kind.model_fields}
+            names |= names_of(kind)
     return names
 
 

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 import resource
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +23,12 @@ _IDLE_S: Final = 300.0
 _UNREAD_BYTES: Final = 256 * 1024
 
 
+OF_CLIENTS: Final = frozenset({"EVENMESH_API_KEY", "EVENMESH_TOKEN_FILE"})
+"""Variables of the client that look like one of a service."""
+LIKENESS: Final = 0.85
+"""How alike two names are, in [0, 1], for one to be taken for the other misspelt."""
+
+
 class SettingsError(Exception):
     """Raised for invalid settings; one line for each, with variable, value and allowed values."""
 
@@ -30,7 +37,7 @@ class ServiceSettings(BaseSettings):
     """Settings of one service process; a subclass sets ``model_config`` with its ``env_prefix`` and defaults.
 
     Each field is read from ``<env_prefix><FIELD>``, or from its ``validation_alias``. Other variables are
-    ignored.
+    ignored; :func:`unread_variables` finds those that look misspelt.
     """
 
     model_config = SettingsConfigDict(
@@ -295,6 +302,31 @@ def variable(settings: ServiceSettings | type[ServiceSettings], field: str) -> s
     if info is not None and isinstance(info.validation_alias, str):
         return info.validation_alias
     return f"{cls.model_config.get('env_prefix', '')}{field}".upper()
+
+
+def names_of(cls: type[ServiceSettings]) -> set[str]:
+    """Return the names of all variables that set a field; one with an alias has two."""
+    prefix = cls.model_config.get("env_prefix", "")
+    return {name for field in cls.model_fields for name in (variable(cls, field), f"{prefix}{field}".upper())}
+
+
+def unread_variables(settings: ServiceSettings) -> list[str]:
+    """Return the variables that look like one of these settings and set none, with the name that is near."""
+    cls = type(settings)
+    prefix, known = cls.model_config.get("env_prefix", ""), names_of(cls)
+    has_own = prefix != ServiceSettings.model_config.get("env_prefix")
+    shared = sorted(name for name in known if not name.startswith(prefix))
+    found = []
+    for name in sorted(os.environ):
+        given = name.upper()
+        if not given.startswith("EVENMESH_") or given in known | OF_CLIENTS:
+            continue
+        of_this = has_own and given.startswith(prefix)
+        near = get_close_matches(given, sorted(known) if of_this else shared, 1, LIKENESS)
+        of_another = near and not of_this and given.endswith(near[0].removeprefix("EVENMESH"))
+        if (near or of_this) and not of_another:
+            found.append(f"{name} (is it {near[0]}?)" if near else name)
+    return found
 
 
 def load(cls: type[S]) -> S:

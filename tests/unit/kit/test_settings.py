@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
 
 from evenmesh.home import home
-from evenmesh_kit.settings import ServiceSettings, SettingsError, load, variable
+from evenmesh_kit.settings import ServiceSettings, SettingsError, load, unread_variables, variable
 
 
 class Settings(ServiceSettings):
@@ -139,3 +139,21 @@ def test_names_in_certificates_that_nobody_is_asked_for_are_refused(
         load(ServiceSettings)
     monkeypatch.setenv("EVENMESH_TLS_CLIENTS", "required")
     assert load(ServiceSettings).tls_services == ("orchestrator.mesh",)
+
+
+def test_variables_that_set_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "EVENMESH_SAMPLE_PORTT",
+        "EVENMESH_SAMPLE_WHATEVER",
+        "EVENMESH_SAMPLE_API_KEYS",
+        "evenmesh_sample_grace_s",
+        "EVENMESH_API_KEY",
+        "EVENMESH_LIMITSS",
+        "EVENMESH_OTHER_PORTT",
+    ):
+        monkeypatch.setenv(name, "5")
+    assert unread_variables(Settings()) == [
+        "EVENMESH_LIMITSS (is it EVENMESH_LIMITS?)",
+        "EVENMESH_SAMPLE_PORTT (is it EVENMESH_SAMPLE_PORT?)",
+        "EVENMESH_SAMPLE_WHATEVER",
+    ]

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import torch
 from evenmesh.commands import main
 from evenmesh.local_mesh import MeshState, ServiceState
 from evenmesh_kit.compute import cpu_engine, devices
+from evenmesh_kit.settings import unread_variables
 from evenmesh_lab import machine
 from evenmesh_mesh import MeshSettings, doctor
 from evenmesh_mesh.doctor import Level, examine
@@ -85,6 +87,21 @@ def test_variables_without_an_effect_are_named(tmp_path: Path, monkeypatch: pyte
     overridden = found(settings)["variables"]
     assert "EVENMESH_ORCHESTRATOR_HOST, EVENMESH_RERANKER_GENERATOR_TARGET" in overridden.detail
     assert "PORT" not in overridden.detail
+
+
+@pytest.mark.parametrize(("module", "name"), doctor._SETTINGS.values(), ids=doctor._SETTINGS)
+def test_no_service_takes_a_variable_of_another_for_misspelt(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = getattr(importlib.import_module(module), name)()
+    for variable in (
+        *doctor._names_of_settings(),
+        "EVENMESH_API_KEY",
+        "EVENMESH_TOKEN_FILE",
+        "EVENMESH_HOME",
+    ):
+        monkeypatch.setenv(variable, "x")  # after the settings were read
+    assert unread_variables(settings) == []
 
 
 def test_the_ports_of_a_running_mesh_are_no_clash(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from opentelemetry import trace
 
 from evenmesh_kit.security import audit
-from evenmesh_kit.settings import ServiceSettings
+from evenmesh_kit.settings import ServiceSettings, unread_variables
 
 TEXT_KEY: Final = "user_text"
 """``extra`` key for text of users, ``log.info("no answer", extra={"user_text": query})``; usually dropped."""
@@ -68,10 +68,15 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(name: str, settings: ServiceSettings) -> None:
-    """Send logs to stderr: ``evenmesh`` from ``log_level`` on, its audit log always, others from WARNING."""
+    """Send logs to stderr: ``evenmesh`` from ``log_level`` on, its audit log always, others from WARNING.
+
+    The first ones name variables of the environment that are misspelt.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(name, log_text=settings.log_text))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("evenmesh").setLevel(settings.log_level)
     logging.getLogger(audit.LOGGER).setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
+    for name in unread_variables(settings):
+        logging.getLogger("evenmesh.kit.settings").warning("no setting reads the variable %s", name)

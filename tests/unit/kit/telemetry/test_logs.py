@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_settings import SettingsConfigDict
 
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.logs import configure
@@ -122,3 +123,15 @@ def test_what_json_does_not_know_is_reported_by_its_representation(lines: Any) -
     [line] = read()
     assert line["path"] == repr(Path("/a"))
     assert line["ü"] == "ü"
+
+
+def test_misspelt_variables_are_named_first(lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Settings(ServiceSettings):
+        model_config = SettingsConfigDict(env_prefix="EVENMESH_ECHO_")
+
+    monkeypatch.setenv("EVENMESH_ECHO_GRACES", "5")
+    read = lines()
+    configure("echo", Settings())
+    assert [(line["level"], line["message"]) for line in read()] == [
+        ("WARNING", "no setting reads the variable EVENMESH_ECHO_GRACES (is it EVENMESH_ECHO_GRACE_S?)")
+    ]
