@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a small new file; its content is on disk on return, its name after :func:`sync_folder`."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a small new file; its content is on disk on return, its name after :func:`sync_folder`.
+
+    If that fails, as on a full disk, nothing is left, so that it can be tried again.
+    """
+    with path.open("xb", buffering=0) as file:
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                path.unlink()
+            raise
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -596,7 +596,7 @@ class SegmentStore(CollectionStore):
             raise MeshError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "STORAGE_FULL",
-                "the disk of the collections is full; nothing was kept",
+                "the disk of the collections is full: make room, then send this again; nothing was kept",
             ) from None
 
     # In the background.

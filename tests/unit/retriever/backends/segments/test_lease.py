@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -316,7 +317,7 @@ async def test_what_was_replaced_stays_for_those_that_read_it_elsewhere(tmp_path
     await store.stop()
 
 
-@pytest.mark.parametrize("fails", ["mkdir", "write"])
+@pytest.mark.parametrize("fails", ["mkdir", "first file", "second file"])
 def test_a_disk_that_a_killed_writer_filled_is_freed_before_the_next_needs_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
@@ -339,7 +340,15 @@ def test_a_disk_that_a_killed_writer_filled_is_freed_before_the_next_needs_room(
     if fails == "mkdir":
         monkeypatch.setattr(Path, "mkdir", when_full(Path.mkdir))
     else:
-        monkeypatch.setattr(durable_files, "write", when_full(durable_files.write))
+        sync, rooms = os.fsync, iter(range(1) if fails == "second file" else ())
+
+        def full(descriptor: int) -> None:
+            # The name of a file has its place, and its content none.
+            if staged.exists() and stat.S_ISREG(os.fstat(descriptor).st_mode) and next(rooms, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", full)
     following = WriterLease(tmp_path)
     monkeypatch.undo()
     assert following.number == killed.number + 1

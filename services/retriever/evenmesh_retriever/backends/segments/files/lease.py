@@ -252,6 +252,8 @@ class WriterLease:
     def _write_holder(self) -> None:
         holder = Holder(machine(), os.getpid(), platform.node(), self._lease_s)
         fields = {name: getattr(holder, name) for name in Holder.__slots__}
+        for name in (_BEATS, _HOLDER):
+            (self.term / name).unlink(missing_ok=True)  # of an attempt that found no room for the second
         durable_files.write(self.term / _BEATS, _beat_of(0))
         durable_files.write(self.term / _HOLDER, json.dumps(fields).encode())
         durable_files.sync_folder(self.term)
