@@ -62,6 +62,10 @@ class MeshError(Exception):
             return f"{self.field}: {self.message}"
         return self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy the error, which pools of processes send: constructors take other arguments."""
+        return _without_arguments, (type(self), self.args), self.__dict__
+
 
 class InvalidField(MeshError):
     """INVALID_ARGUMENT: a request field has a value that is not allowed."""
@@ -217,6 +221,13 @@ def restored(
     cls = Overloaded if overloaded else _CLASS_OF_CODE.get(code, MeshError)
     error = cls.__new__(cls)
     MeshError.__init__(error, code, reason, text, field=field, retry_after_s=retry_after_s)
+    return error
+
+
+def _without_arguments(cls: type[MeshError], args: tuple[Any, ...]) -> MeshError:
+    """Return an error whose constructor did not run: a copy, which gets its attributes afterwards."""
+    error = cls.__new__(cls)
+    error.args = args
     return error
 
 
