@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import grpc
 
 from evenmesh.wire.certificates import Certificates, Material
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import FailedPrecondition, MeshError
 
 CERTIFICATE_CHECK_S: Final = 5.0
 """Least time between two checks of the certificate files. Seconds."""
@@ -55,6 +55,7 @@ def _multi_callable(kind: str) -> Callable[..., Any]:
 class MeshChannel(grpc.aio.Channel):
     """A channel that reconnects when its certificates change, and checks every response.
 
+    It belongs to the event loop of its first call, so that it may be made before a loop runs.
     A call checks the certificate files at most every 5 s. Running calls end on the connection they began on.
     gRPC alone would keep the first certificate until it expires, and then fail every handshake. A response
     that cannot be decoded becomes an :class:`UndecodableResponse`.
@@ -70,7 +71,9 @@ class MeshChannel(grpc.aio.Channel):
         self._connect = connect
         self._certificates = certificates
         self._material = None if certificates is None else certificates.material
-        self._channel = connect(self._material)
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
         self._checked_at = time.monotonic()
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -82,8 +85,6 @@ class MeshChannel(grpc.aio.Channel):
     def multi_callable(self, kind: str, *args: Any) -> Any:
         """Return a method that calls through whichever connection is current at the time of the call."""
         *positional, options = args
-        if self._certificates is None:
-            return getattr(self._channel, kind)(*positional, **options)
         made: tuple[grpc.aio.Channel | None, Any] = (None, None)
 
         def call(*call_args: Any, **call_kwargs: Any) -> Any:
@@ -96,9 +97,11 @@ class MeshChannel(grpc.aio.Channel):
         return call
 
     async def close(self, grace: float | None = None) -> None:
+        self._closed = True
         for task in self._closing:
             task.cancel()
-        await self._channel.close(grace)
+        if self._channel is not None:
+            await self._channel.close(grace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,12 +113,29 @@ class MeshChannel(grpc.aio.Channel):
         return self._current().get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        await self._channel.wait_for_state_change(last_observed_state)
+        await self._current().wait_for_state_change(last_observed_state)
 
     async def channel_ready(self) -> None:
         await self._current().channel_ready()
 
     def _current(self) -> grpc.aio.Channel:
+        """Return the connection of now; open it in the event loop of the first call.
+
+        Raises:
+            FailedPrecondition: another event loop runs than that of the first call.
+            grpc.aio.UsageError: it was closed before the first call.
+        """
+        loop = asyncio.get_running_loop()
+        if self._channel is None:
+            if self._closed:
+                raise grpc.aio.UsageError("Channel is closed.")
+            self._channel, self._loop = self._connect(self._material), loop
+        elif loop is not self._loop:
+            raise FailedPrecondition(
+                "OTHER_EVENT_LOOP",
+                "this client was first used in another event loop: open one in each, such as within the "
+                "coroutine that asyncio.run runs",
+            )
         now = time.monotonic()
         if self._certificates is None or now - self._checked_at < CERTIFICATE_CHECK_S:
             return self._channel
