@@ -44,9 +44,12 @@ async def use(session: ClientSession) -> None:
     described = (tools["ask"].description or "").splitlines()
     assert described[0].startswith("Answer a question from passages")
     assert described == [line.strip() for line in described]
+    reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
+    assert reading == {"ask", "retrieve", "report", "collections"}
     answer = said(
         await session.call_tool("ask", {"question": "How often?", "collection": "demo", "alpha": 2.0})
     )
+    assert answer["ignored"] == []
     assert answer["answer"] == "every 200 kilometres"
     assert answer["citations"][0]["url"] == "evenmesh://demo/p1"
     assert [one["passage_id"] for one in answer["shown"]] == ["p1", "p2"]
@@ -59,6 +62,9 @@ async def use(session: ClientSession) -> None:
     assert [one["reason"] for one in found["degradations"]] == ["UPSTREAM_UNAVAILABLE"]
     asked = {"question": "How often?", "task": "qa", "model": "mine", "filter": ONE_PROVIDER}
     said(await session.call_tool("ask", asked))
+    optional = ("collection", "k", "filter", "alpha", "samples", "task", "model")
+    undrawn = said(await session.call_tool("ask", {"question": "q", "seed": 7, **dict.fromkeys(optional)}))
+    assert undrawn["ignored"] == ["seed"]
     report = said(await session.call_tool("report", {}))
     assert (report["run_id"], report["num_observations"]) == ("r5", "3")
     wrong = await session.call_tool("report", {"run_id": "none"})
@@ -107,6 +113,8 @@ async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: Scr
     assert not ranked.skip_observation
     assert (ranked.sampling.num_rankings, ranked.agent.task_id) == (2, "qa")
     assert (known.agent.task_id, known.agent.model_id) == ("qa", "mine")
+    nothing = scripted.orchestrator.requests[3]
+    assert nothing == pb.AskRequest(question="q")
     for request in (ranked, known):
         (condition,) = request.filter.conditions
         assert (condition.attribute, list(condition.any_of.values)) == ("provider", ["Co-op"])

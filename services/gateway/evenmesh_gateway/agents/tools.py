@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
 from evenmesh.common.v1 import common_pb2
@@ -56,8 +57,8 @@ Alpha = Annotated[
 Samples = Annotated[int | None, Field(ge=1, le=1000, description="Rankings to draw; 1 without it.")]
 Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the rankings; drawn without it.")]
 Size = Annotated[int | None, Field(ge=1, le=100, description="Passages to show; 5 without it.")]
-Task = Annotated[str, Field(max_length=128, description="Your task, the same in every tool.")]
-Model = Annotated[str, Field(max_length=128, description="Your model, the same in every tool.")]
+Task = Annotated[str | None, Field(max_length=128, description="Your task, the same in every tool.")]
+Model = Annotated[str | None, Field(max_length=128, description="Your model, the same in every tool.")]
 Filter = Annotated[
     dict[str, Any] | None,
     Field(
@@ -67,8 +68,21 @@ Filter = Annotated[
         '{"attribute": "year", "number_range": {"from": 1990, "to": 2000}}]}'
     ),
 ]
-_REPORTED: Final = ("collection", "shown", "providers", "report", "degradations", "ask_id", "run_id", "seed")
+_REPORTED: Final = (
+    "collection",
+    "shown",
+    "providers",
+    "report",
+    "degradations",
+    "ask_id",
+    "run_id",
+    "seed",
+    "ignored",
+)
 """What the tools return of :meth:`Outcome.extension`."""
+_READS: Final = ToolAnnotations(read_only_hint=True)
+"""Hosts need not ask their user before such a tool is called."""
+_ADDS: Final = ToolAnnotations(destructive_hint=False, idempotent_hint=True)
 _RANKED: Final = ("retriever", "index_version", "reranker", "reranker_version")
 
 
@@ -129,6 +143,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         collection: str | None,
         wanted: dict[str, Any] | None,
         agent: Agent,
+        seed: int | None,
         context: Context[Any, Any],
     ) -> Outcome:
         """Return what an ask leads to, of a collection, with a filter, on behalf of an agent."""
@@ -138,7 +153,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             request.filter.CopyFrom(from_value(retriever_pb.Filter, wanted, "filter"))
         if agent.task_id or agent.model_id:
             request.agent.CopyFrom(common_pb2.Agent(task_id=agent.task_id, model_id=agent.model_id))
-        found = Outcome(request, [])
+        drawn = request.HasField("sampling")
+        found = Outcome(request, [] if seed is None or drawn else ["seed"])
         method = methods[_ASK]
         call = await enter(context.headers or {}, method)
         sent = request.SerializeToString()
@@ -148,7 +164,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         found.check()
         return found
 
-    @server.tool()
+    @server.tool(annotations=_READS)
     async def ask(
         question: Question,
         context: Context[Any, Any],
@@ -158,8 +174,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         alpha: Alpha = None,
         samples: Samples = None,
         seed: Seed = None,
-        task: Task = "",
-        model: Model = "",
+        task: Task = None,
+        model: Model = None,
     ) -> dict[str, Any]:
         """Answer a question from passages; returns the answer, its citations and who was shown.
 
@@ -167,7 +183,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         """
         request = orchestrator_pb.AskRequest(question=question, k=k, sampling=_sampling(alpha, samples, seed))
         try:
-            found = await outcome(request, collection, filter, Agent(task, model), context)
+            found = await outcome(request, collection, filter, _agent(task, model), seed, context)
         except MeshError as error:
             raise _tool_error(error) from error
         extension = found.extension()
@@ -177,7 +193,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             **{name: extension[name] for name in _REPORTED},
         }
 
-    @server.tool()
+    @server.tool(annotations=_READS)
     async def retrieve(
         query: Question,
         context: Context[Any, Any],
@@ -187,8 +203,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         alpha: Alpha = None,
         samples: Samples = None,
         seed: Seed = None,
-        task: Task = "",
-        model: Model = "",
+        task: Task = None,
+        model: Model = None,
     ) -> dict[str, Any]:
         """Return the passages for a query, best first, or several sampled rankings; for answers of your own.
 
@@ -199,7 +215,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             question=query, k=k, sampling=_sampling(alpha, samples, seed), num_answers=0
         )
         try:
-            found = await outcome(request, collection, filter, Agent(task, model), context)
+            found = await outcome(request, collection, filter, _agent(task, model), seed, context)
         except MeshError as error:
             field = "query" if error.field == "question" else error.field
             said = restored(error.code, error.reason, error.message, field, error.retry_after_s)
@@ -214,7 +230,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             **{name: extension[name] for name in (*_RANKED, *_REPORTED)},
         }
 
-    @server.tool()
+    @server.tool(annotations=_READS)
     async def report(
         context: Context[Any, Any],
         run_id: Annotated[
@@ -234,30 +250,32 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         request = evaluator_pb.GetReportRequest(run_id=run_id)
         return _dict((await answer(_REPORT, request, evaluator_pb.GetReportResponse, context)).report)
 
-    @server.tool()
+    @server.tool(annotations=_ADDS)
     async def give_feedback(
         query: Question,
         passage_id: Annotated[str, Field(min_length=1, max_length=256, description="The passage.")],
         usefulness: Annotated[float, Field(ge=0, le=1, description="How much it helped, 0 to 1.")],
         context: Context[Any, Any],
         collection: Annotated[
-            str, Field(max_length=64, description="Where the passage is from; without it nothing is learned.")
-        ] = "",
-        task: Task = "",
-        model: Model = "",
+            str | None,
+            Field(max_length=64, description="Where the passage is from; without it nothing is learned."),
+        ] = None,
+        task: Task = None,
+        model: Model = None,
     ) -> dict[str, Any]:
         """Say how useful a passage was to you, so that later rankings for you are better.
 
         Name your task or your model, and the collection.
         """
-        sent = Feedback(query, passage_id, usefulness, Agent(task, model), collection=collection)
+        agent, where = _agent(task, model), collection or ""
+        sent = Feedback(query, passage_id, usefulness, agent, collection=where)
         item = feedback_pb.Feedback(
             id=sent.key,
             query=query,
             passage_id=passage_id,
-            agent=common_pb2.Agent(task_id=task, model_id=model),
+            agent=common_pb2.Agent(task_id=agent.task_id, model_id=agent.model_id),
             usefulness=usefulness,
-            collection=collection,
+            collection=where,
         )
         request = feedback_pb.RecordFeedbackRequest(feedback=[item])
         (result,) = (await answer(_FEEDBACK, request, feedback_pb.RecordFeedbackResponse, context)).results
@@ -265,7 +283,7 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
             raise ToolError(f"{result.error.field}: {result.error.message}".removeprefix(": "))
         return {"id": result.id, "flagged": result.flagged}
 
-    @server.tool()
+    @server.tool(annotations=_READS)
     async def collections(context: Context[Any, Any]) -> dict[str, Any]:
         """List the collections that you may ask; each is a resource evenmesh://collections/NAME too."""
         request = collection_pb.ListCollectionsRequest()
@@ -293,6 +311,10 @@ def _sampling(alpha: float | None, samples: int | None, seed: int | None) -> Sam
     if samples is not None:
         drawn.num_rankings = samples
     return drawn
+
+
+def _agent(task: str | None, model: str | None) -> Agent:
+    return Agent(task or "", model or "")
 
 
 def _tool_error(error: MeshError) -> ToolError:
