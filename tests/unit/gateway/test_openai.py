@@ -193,6 +193,25 @@ async def test_errors_are_those_of_the_client(gateway: httpx.AsyncClient, script
     assert (await gateway.post("/v1/chat/completions", content=json.dumps(whole).encode())).status_code != 400
 
 
+async def test_paths_of_other_apis_say_what_to_use(gateway: httpx.AsyncClient) -> None:
+    client = client_of(gateway)
+    for call, said in (
+        (client.completions.create(model="evenmesh", prompt="q"), "use /v1/chat/completions"),
+        (client.responses.retrieve("resp_1"), "no response is stored here"),
+        (client.responses.delete("resp_1"), "no response is stored here"),
+        (client.conversations.create(), "no response is stored here"),
+    ):
+        with pytest.raises(openai.NotFoundError, match=said) as lost:
+            await call
+        assert lost.value.code == "NO_ROUTE"
+    without = openai.AsyncOpenAI(base_url=str(gateway.base_url), api_key="k", max_retries=0)
+    with pytest.raises(openai.NotFoundError, match="must end with /v1: this path is /v1/chat/completions"):
+        await without.chat.completions.create(model="evenmesh", messages=SAID)
+    for path in ("/v1/messages", "/v2/chat", "/v2/embed"):
+        reply = await gateway.post(path, json={})
+        assert (reply.status_code, "use /v1/" in reply.json()["error"]["message"]) == (404, True)
+
+
 async def test_the_longest_answer_is_at_most_the_models(
     gateway: httpx.AsyncClient, scripted: ScriptedMesh
 ) -> None:

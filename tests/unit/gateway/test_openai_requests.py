@@ -11,17 +11,22 @@ from google.protobuf.message import Message
 from evenmesh.generator.v1.generator_service_pb2 import Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.reranker.v1.reranker_service_pb2 import RerankRequest as RerankMessage
+from evenmesh.reranker.v1.reranker_service_pb2 import RerankResponse as RerankReply
 from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai import pipelines
 from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest, ask_of, read
-from evenmesh_gateway.openai.rerank import RerankRequest, message_of, renaming
+from evenmesh_gateway.openai.rerank import RerankRequest, message_of, ranking, renaming
 
 
 def chat(*messages: tuple[str, Any], **fields: Any) -> tuple[pb.AskRequest, list[str]]:
     said = [{"role": role, "content": content} for role, content in messages or [("user", "q")]]
     return ask_of(read(ChatRequest, {"messages": said, **fields}))
+
+
+def respond(**fields: Any) -> tuple[pb.AskRequest, list[str]]:
+    return ask_of(read(ResponseRequest, {"input": "q", **fields}))
 
 
 def test_one_message_is_the_question_and_nothing_else() -> None:
@@ -129,6 +134,73 @@ def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> N
         assert refused.value.field == name
 
 
+def test_what_clients_send_by_default_asks_for_nothing() -> None:
+    _, ignored = chat(stream_options={"include_usage": True, "include_obfuscation": False})
+    assert ignored == []
+    _, ignored = chat(stream_options={"include_usage": None, "continuous_usage_stats": True})
+    assert ignored == ["stream_options.continuous_usage_stats"]
+    _, ignored = respond(text={"format": {"type": "text"}}, truncation="disabled", include=[], top_logprobs=0)
+    assert ignored == []
+    _, ignored = respond(
+        text={"verbosity": "low"},  # LangChain, Vercel's AI SDK
+        include=["reasoning.encrypted_content"],  # Vercel's AI SDK: store: false
+        stream_options={"include_obfuscation": False},
+        truncation="auto",
+        prompt_cache_retention="24h",
+    )
+    assert ignored == ["text.verbosity", "include", "truncation", "prompt_cache_retention"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools: .* call the mesh as a tool"),
+        ({"tool_choice": "required"}, "tool_choice: .* call the mesh as a tool"),
+        ({"n": 2}, r"n: must be 1 here: evenmesh\.sampling\.num_rankings"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id: .* send the earlier messages, too"),
+        ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, "text: .* plain text"),
+        ({"include": ["message.output_text.logprobs"]}, "include: .* leave it out"),
+        ({"include": [{}]}, "include: .* leave it out"),
+        ({"web_search_options": {}}, "web_search_options: .* leave it out"),
+    ],
+)
+def test_what_is_refused_says_what_to_do(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidField, match=said):
+        respond(**fields)
+
+
+def test_members_of_messages_without_an_effect_are_listed() -> None:
+    answered = {
+        "role": "assistant",
+        "content": "a",
+        "annotations": [{"type": "url_citation"}],
+        "refusal": None,
+    }
+    asked = {"role": "user", "name": "ann", "content": "q"}
+    _, ignored = chat(messages=[asked, {**answered, "tool_calls": [{"id": "1"}], "audio": None}, asked])
+    assert ignored == ["messages[0].name", "messages[1].tool_calls", "messages[2].name"]
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        # What @ai-sdk/openai 3.0.141 sends of an earlier turn.
+        (
+            {"type": "item_reference", "id": "msg_1"},
+            r"input\[1\]: .* nothing is stored here: .* store: false",
+        ),
+        (
+            {"type": "function_call_output", "call_id": "c", "output": "o"},
+            r"input\[1\]: must be a message, .* 'function_call_output'",
+        ),
+        ({"type": "message", "id": "m"}, r"input\[1\]\.role"),
+    ],
+)
+def test_items_of_an_input_that_are_no_messages_say_what_to_do(item: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidField, match=said):
+        respond(input=[{"role": "user", "content": "q"}, item, {"role": "user", "content": "q"}])
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -177,6 +249,22 @@ def test_errors_of_the_reranker_name_what_the_caller_sent(sent: str, known: str)
     with pytest.raises(InvalidField) as refused, renaming(asked):
         raise InvalidField(sent, f"{sent}: must be another")
     assert (refused.value.field, refused.value.message) == (known, "must be another")
+
+
+def test_parameters_of_rerank_without_an_effect_are_listed_and_others_refused() -> None:
+    given = {"query": "q", "documents": ["a", {"text": "b", "url": "u"}]}
+    # What clients of Cohere and Jina send.
+    asked = read(RerankRequest, {**given, "max_tokens_per_doc": 512, "priority": 1, "rank_fields": ["text"]})
+    message_of(asked)
+    reply = RerankReply(order=[1, 0], scores=[0.1, 0.2])
+    assert ranking(asked, reply, "id")["evenmesh"]["ignored"] == ["max_tokens_per_doc", "priority"]
+    returned = ranking(read(RerankRequest, {**given, "return_documents": True}), reply, "id")["results"]
+    assert [one["document"] for one in returned] == [{"text": "b", "url": "u"}, {"text": "a"}]
+    for name, value in {"rank_fields": ["title"], "instruction": "i", "truncation": False}.items():
+        with pytest.raises(InvalidField, match=f"{name}: is not supported here: leave it out"):
+            message_of(read(RerankRequest, {**given, name: value}))
+    with pytest.raises(InvalidField, match="truncate: is not supported here: leave it out"):
+        read(EmbeddingRequest, {"input": "a", "truncate": "END"})
 
 
 def test_documents_are_passages() -> None:

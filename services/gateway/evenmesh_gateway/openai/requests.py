@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.generator.v1.generator_service_pb2 import Decoding, Turn
@@ -39,19 +40,54 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 _IGNORED: Final = frozenset(
     {
         "instructions",
+        "max_tool_calls",
         "metadata",
         "parallel_tool_calls",
         "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
         "reasoning",
         "reasoning_effort",
         "safety_identifier",
         "service_tier",
         "store",
+        "truncation",
         "user",
         "verbosity",
     }
 )
 """Parameters without an effect here, which a reply lists; any other is refused, as it would be missed."""
+_ASKS_BY_BEING_THERE: Final = frozenset({"web_search_options"})
+"""Parameters that ask for something even when they are empty."""
+_INCLUDED: Final = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "file_search_call.results",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""What a response may be asked to include of its reasoning and its tools, of which none has any here."""
+_NO_TOOLS: Final = "is not supported here: no model calls tools; agents call the mesh as a tool, by MCP"
+_NOT_STORED: Final = "is not supported here: nothing is stored, so send the earlier messages, too"
+_PLAIN: Final = "is not supported here: answers are plain text, so leave it out"
+_INSTEAD: Final[Mapping[str, str]] = {
+    "conversation": _NOT_STORED,
+    "function_call": _NO_TOOLS,
+    "functions": _NO_TOOLS,
+    "n": "must be 1 here: evenmesh.sampling.num_rankings asks for several rankings, each with its answer",
+    "previous_response_id": _NOT_STORED,
+    "response_format": _PLAIN,
+    "text": _PLAIN,
+    "tool_choice": _NO_TOOLS,
+    "tools": _NO_TOOLS,
+}
+"""What to do instead of using parameters that clients use most."""
+UNKNOWN: Final = "is not supported here: leave it out"
+"""What is wrong with a parameter that is not known."""
+_OF_REPLIES: Final = frozenset({"annotations", "id", "refusal", "status", "type"})
+"""Members of messages that clients take from replies; they ask for nothing."""
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -73,6 +109,19 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[Part], Field(max_length=100)] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_kind(cls, value: Any) -> Any:
+        """Check that an item of a response's input is a message."""
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind in (None, "message"):
+            return value
+        if kind == "item_reference":
+            said = "refers to an item of before, and nothing is stored here: send it (AI SDK: store: false)"
+        else:
+            said = f"must be a message, not of the type {str(kind)[:64]!r}: leave it out"
+        raise PydanticCustomError("no_message", "{said}", {"said": said})
+
     @property
     def said(self) -> str:
         """Return its text."""
@@ -82,11 +131,11 @@ class ChatMessage(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """How a stream of chunks ends."""
+    """What a stream has beside the answer."""
 
     model_config = ConfigDict(extra="allow")
 
-    include_usage: StrictBool = False
+    include_usage: StrictBool | None = False
 
 
 class Asked(BaseModel):
@@ -96,6 +145,7 @@ class Asked(BaseModel):
 
     model: str = Field(default=pipelines.DEFAULT, min_length=1, max_length=1024)
     stream: StrictBool | None = False
+    stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=0, le=_MAX_SEED)] | None = None
@@ -109,7 +159,6 @@ class ChatRequest(Asked):
     """A request for a chat completion."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
 
@@ -137,7 +186,8 @@ def read(kind: type[T], value: Any) -> T:
         problem = max(same, key=lambda one: (one["type"] not in _OF_ANOTHER_TYPE, len(one["loc"])))
         named = _place(problem["loc"])
         path = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in named)
-        raise InvalidField(path.removeprefix(".") or "body", problem["msg"]) from None
+        said = UNKNOWN if problem["type"] == "extra_forbidden" else problem["msg"]
+        raise InvalidField(path.removeprefix(".") or "body", said) from None
 
 
 def _place(loc: Iterable[int | str]) -> list[int | str]:
@@ -200,6 +250,12 @@ def ask_of(asked: ChatRequest | ResponseRequest) -> tuple[pb.AskRequest, list[st
         for at, one in enumerate(messages)
         if one.role in ("system", "developer") or (one.role == "assistant" and at < first)
     ]
+    ignored += [
+        f"{where}[{at}].{name[:128]}"
+        for at, one in enumerate(messages)
+        for name, value in (one.model_extra or {}).items()
+        if value and name not in _OF_REPLIES
+    ]
     question, turns = _talk(messages, where)
     request.question = question
     request.turns.extend(turns)
@@ -213,14 +269,37 @@ def _longest(asked: Asked) -> tuple[int | None, str]:
 
 
 def _ignored(asked: Asked) -> list[str]:
-    found = []
+    options = asked.stream_options
+    found = [
+        f"stream_options.{name[:128]}"
+        for name, value in ((options.model_extra if options is not None else None) or {}).items()
+        if value
+    ]
     for name, value in (asked.model_extra or {}).items():
-        if value is None or value is False or value in ([], {}) or value in _NEUTRAL.get(name, ()):
+        if _asks_for_nothing(name, value):
             continue
-        if name not in _IGNORED:
-            raise InvalidField(name[:128], "is not supported here")
-        found.append(name)
+        if name == "include" and isinstance(value, list) and _INCLUDED.issuperset(map(str, value)):
+            found.append(name)
+        elif name == "text" and _says_only_verbosity(value):
+            found.append("text.verbosity")
+        elif name in _IGNORED:
+            found.append(name)
+        else:
+            raise InvalidField(name[:128], _INSTEAD.get(name, UNKNOWN))
     return found
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    if value is None or value is False or value in _NEUTRAL.get(name, ()):
+        return True
+    return value in ([], {}) and name not in _ASKS_BY_BEING_THERE
+
+
+def _says_only_verbosity(text: Any) -> bool:
+    """Return whether the parameter ``text`` of a response asks for nothing but a verbosity."""
+    if not isinstance(text, dict):
+        return False
+    return _asks_for_nothing("text", {name: value for name, value in text.items() if name != "verbosity"})
 
 
 def _set_decoding(request: pb.AskRequest, asked: Asked) -> bool:

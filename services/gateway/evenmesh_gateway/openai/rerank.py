@@ -13,8 +13,13 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField, MeshError, restored
 from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai.pipelines import DEFAULT
+from evenmesh_gateway.openai.requests import UNKNOWN
 
 _OWN: Final = ("query", "passages", "topK", "top_k")
+_NEUTRAL: Final[Mapping[str, Any]] = {"rank_fields": ["text"], "truncation": True, "return_embeddings": False}
+"""Values with which a parameter asks for nothing that is not done anyway."""
+_IGNORED: Final = frozenset({"max_chunks_per_doc", "max_tokens_per_doc", "priority", "user"})
+"""Parameters of Cohere without an effect here, which a reply lists: the reranker reads what its model can."""
 
 
 class Document(BaseModel):
@@ -45,8 +50,9 @@ def message_of(asked: RerankRequest) -> pb.RerankRequest:
     """Return the request of the reranker; the model names it, ``evenmesh`` is its default.
 
     Raises:
-        InvalidField: a field is given twice, or does not fit.
+        InvalidField: a field is given twice, does not fit, or is not supported.
     """
+    _ignored(asked)
     given: Mapping[str, Any] = asked.evenmesh or {}
     for name in _OWN:
         if name in given:
@@ -63,6 +69,17 @@ def message_of(asked: RerankRequest) -> pb.RerankRequest:
         document = Document(text=one) if isinstance(one, str) else one
         request.passages.append(Passage(id=str(at), title=document.title, text=document.text))
     return request
+
+
+def _ignored(asked: RerankRequest) -> list[str]:
+    found = []
+    for name, value in (asked.model_extra or {}).items():
+        if value is None or value == _NEUTRAL.get(name):
+            continue
+        if name not in _IGNORED:
+            raise InvalidField(name[:128], UNKNOWN)
+        found.append(name)
+    return found
 
 
 @contextmanager
@@ -96,7 +113,7 @@ def ranking(asked: RerankRequest, reply: pb.RerankResponse, call_id: str) -> dic
         result: dict[str, Any] = {"index": at, "relevance_score": reply.scores[at]}
         if asked.return_documents:
             one = asked.documents[at]
-            result["document"] = {"text": one} if isinstance(one, str) else one.model_dump()
+            result["document"] = {"text": one} if isinstance(one, str) else one.model_dump(exclude_unset=True)
         results.append(result)
     return {
         "id": call_id,
@@ -108,5 +125,6 @@ def ranking(asked: RerankRequest, reply: pb.RerankResponse, call_id: str) -> dic
             "reranker": reply.reranker,
             "model_version": reply.model_version,
             "fusion": reply.fusion,
+            "ignored": _ignored(asked),
         },
     }

@@ -25,6 +25,7 @@ from evenmesh_gateway.calls import Call, CallReader, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http import events
 from evenmesh_gateway.http.bodies import check_head, largest_json, read_body
+from evenmesh_gateway.http.problems import HttpProblem
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.methods import PublicMethod, public_methods
@@ -44,6 +45,18 @@ RESPONSES: Final = "/v1/responses"
 MODELS: Final = "/v1/models"
 EMBEDDINGS: Final = "/v1/embeddings"
 RERANK: Final = ("/v1/rerank", "/v2/rerank")
+_NO_V1: Final = "the base URL must end with /v1: this path is {}"
+_NOT_STORED: Final = f"no response is stored here: send the earlier messages in the input of {RESPONSES}"
+_ELSEWHERE: Final = {
+    "/v1/completions": f"there are no text completions here: use {CHAT} (LlamaIndex: is_chat_model=True)",
+    "/v1/messages": f"messages of Anthropic's API are not answered here: use {CHAT}",
+    "/v1/conversations": _NOT_STORED,
+    f"{RESPONSES}/{{name:path}}": _NOT_STORED,
+    **dict.fromkeys(("/v1/chat", "/v2/chat"), f"chats of Cohere's API are not answered here: use {CHAT}"),
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), f"use {EMBEDDINGS}, in the shape of OpenAI's API"),
+    **{path.removeprefix("/v1"): _NO_V1.format(path) for path in (CHAT, RESPONSES, MODELS, EMBEDDINGS)},
+}
+"""Paths that clients ask for, and what to do instead."""
 _ASK: Final = "/evenmesh.orchestrator.v1.OrchestratorService/Ask"
 _RERANK: Final = "/evenmesh.reranker.v1.RerankerService/Rerank"
 _EMBED: Final = "/evenmesh.retriever.v1.RetrieverService/Embed"
@@ -99,7 +112,14 @@ class OpenAiRoutes:
                 GatewayRoute(path, endpoint, methods=["POST"], adds=error_of)
                 for path, endpoint in posted.items()
             ),
+            *(
+                GatewayRoute(path, self._elsewhere, methods=["GET", "POST", "DELETE"], adds=error_of)
+                for path in _ELSEWHERE
+            ),
         ]
+
+    async def _elsewhere(self, request: Request) -> Response:
+        raise HttpProblem(404, "NO_ROUTE", _ELSEWHERE[request.scope["route"].path])
 
     async def _chat(self, request: Request) -> Response:
         call, (asked, message, ignored) = await self._read(
@@ -111,7 +131,7 @@ class OpenAiRoutes:
         if not asked.stream:
             await unless_hung_up(request, self._gather(asked, message, call, outcome))
             return JSONResponse(chat.completion(outcome, name, asked.model, created))
-        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        with_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
         chunks = chat.Chunks(name, asked.model, created, with_usage=with_usage)
         return events.response(_chunk_events(self._stream(asked, message, call, outcome, chunks)))
 
