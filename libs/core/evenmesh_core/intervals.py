@@ -9,8 +9,8 @@ because one resample without a value leaves it without an interval.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,8 @@ from evenmesh_core.seeds import Seed, generator
 from evenmesh_core.utility import Tradeoff, tradeoff
 
 BootstrapMethod = Literal["bca", "percentile"]
+CurveMethod = Literal["bca", "percentile", "t"]
+"""Also Student's t interval by the spread of the resamples, for curves over few queries."""
 
 _LEAST_RESAMPLES = 100
 _BATCH = 1 << 22  # draws held at a time
@@ -216,7 +218,7 @@ def tradeoff_intervals(
     *,
     dials: Sequence[Hashable] | None = None,
     level: float = 0.95,
-    method: BootstrapMethod = "bca",
+    method: CurveMethod = "bca",
     num_resamples: int = 2000,
     rng: Seed,
     check: Callable[[], None] | None = None,
@@ -233,7 +235,7 @@ def tradeoff_intervals(
         y: vector [P] as in :func:`evenmesh_core.utility.tradeoff`.
         dials: vector [P] as in :func:`evenmesh_core.utility.tradeoff`.
         level: confidence level, in (0, 1).
-        method: "bca" or "percentile".
+        method: "bca", "percentile" or "t".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
         check: called regularly; what it raises ends the computation.
@@ -247,7 +249,7 @@ def tradeoff_intervals(
     """
     fit = tradeoff(x, y, dials=dials)
     same_length("x", np.asarray(x), "queries", queries)
-    plan = _plan(level, method, num_resamples)
+    plan = _plan(level, method, num_resamples, CurveMethod)
     draws = generator(rng)
     everyone = len(set(queries))
     curve = _QueryCurve.of(queries, x, y, dials)
@@ -298,7 +300,7 @@ def common_areas(
     systems: Sequence[CurvePoints],
     *,
     level: float = 0.95,
-    method: BootstrapMethod = "bca",
+    method: CurveMethod = "bca",
     num_resamples: int = 2000,
     rng: Seed,
 ) -> CommonAreas:
@@ -310,7 +312,7 @@ def common_areas(
     Args:
         systems: the points of each, at least one system.
         level: confidence level, in (0, 1).
-        method: "bca" or "percentile".
+        method: "bca", "percentile" or "t".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
 
@@ -324,7 +326,7 @@ def common_areas(
     """
     if len(systems) == 0:
         raise InvalidInput("systems", systems, "the points of at least one")
-    plan = _plan(level, method, num_resamples)
+    plan = _plan(level, method, num_resamples, CurveMethod)
     draws = generator(rng)
     fits = [tradeoff(one.x, one.y, dials=one.dials) for one in systems]
     curves = [_QueryCurve.of(one.queries, one.x, one.y, one.dials) for one in systems]
@@ -440,7 +442,7 @@ class _QueryCurve:
 @dataclass(frozen=True)
 class _Plan:
     level: float
-    method: BootstrapMethod
+    method: CurveMethod
     num_resamples: int
 
     def interval(
@@ -452,6 +454,8 @@ class _Plan:
         if len(known) and not np.isnan(value):
             if np.ptp(known) <= _ROUNDING * np.abs(known).max():
                 low = high = value
+            elif self.method == "t":
+                return replace(self.student(value, resamples, defined), undefined=undefined)
             else:
                 low, high = self._limits(value, known, left_out)
         lost = len(resamples) - len(known)
@@ -491,10 +495,10 @@ class _Plan:
         return float(low), float(high)
 
 
-def _plan(level: float, method: BootstrapMethod, num_resamples: int) -> _Plan:
+def _plan(level: float, method: CurveMethod, num_resamples: int, methods: Any = BootstrapMethod) -> _Plan:
     share = confidence(level)
-    if method not in get_args(BootstrapMethod):
-        raise InvalidInput("method", method, "'bca' or 'percentile'")
+    if method not in get_args(methods):
+        raise InvalidInput("method", method, " or ".join(map(repr, get_args(methods))))
     return _Plan(share, method, count("num_resamples", num_resamples, low=_LEAST_RESAMPLES))
 
 
@@ -519,7 +523,7 @@ def _distributions(
     if queries < 2:
         return nothing, nothing
     resamples = np.array([statistic(rng.integers(0, queries, queries)) for _ in range(plan.num_resamples)])
-    if plan.method == "percentile":
+    if plan.method != "bca":
         return resamples, nothing
     everyone = np.arange(queries)
     return resamples, np.array([statistic(np.delete(everyone, query)) for query in range(queries)])
@@ -549,7 +553,7 @@ def _count_distributions(
         drawn = [np.bincount(rng.integers(0, queries, queries), minlength=queries) for _ in range(size)]
         found.append(statistics(np.array(drawn, dtype=np.float64)))
     resamples = np.concatenate(found)
-    if plan.method == "percentile":
+    if plan.method != "bca":
         return resamples, nothing
     left_out = []
     for start in range(0, queries, rows):

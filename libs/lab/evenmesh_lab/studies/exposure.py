@@ -482,7 +482,8 @@ def curve_table(curves: Iterable[Curve]) -> Table:
         Column("auc", "AUC", ("tradeoff", "auc")),
         Column("auc_from", "from", ("tradeoff", "fit", "auc_from")),
         Column("auc_to", "to", ("tradeoff", "fit", "auc_to")),
-        note="Intervals by bootstrap over queries. A steeper slope is a stronger tradeoff. The AUC is the "
+        note="Intervals by bootstrap over queries, of fewer than 30 Student's t by the spread of the "
+        "resamples. A steeper slope is a stronger tradeoff. The AUC is the "
         "mean height of the curve of averages at each α between the first and the last of them; systems that "
         "cover different ranges are compared in the next table.",
     )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from evenmesh_core.intervals import student_interval
+from evenmesh_core.intervals import CurvePoints, student_interval
 from evenmesh_core.proportions import paired_difference_interval, wilson_interval
 from evenmesh_core.sparse_means import sparse_interval
 from evenmesh_lab.studies import Bootstrap
@@ -147,3 +147,34 @@ def test_areas_are_compared_over_the_common_range_of_systems_with_a_curve() -> N
     assert second.difference.value == pytest.approx(-0.3)
     assert [one.system for one in curves_of(rows, pairs, FAST)] == ["s", "t", "oracle"]
     assert areas_of(rows[:2], pairs, FAST) == ()
+
+
+def test_curves_of_few_queries_have_students_interval() -> None:
+    """Where all queries have the same two dials, slope and area are means over queries, and so are their limits."""
+    ends = [(0.1, 0.9), (0.3, 0.5), (0.2, 0.2), (0.0, 0.4), (0.6, 0.9), (0.4, 0.3), (0.1, 0.2), (0.5, 1.0)]
+
+    def points(times: int) -> CurvePoints:
+        pairs = ends * times
+        queries = [place for place in range(len(pairs)) for _ in range(2)]
+        return CurvePoints(queries, [0.2, 1.0] * len(pairs), np.ravel(pairs), [1.0, 2.0] * len(pairs))
+
+    found = Bootstrap().tradeoff("c", points(1))
+    for one, values in (
+        (found.slope, [(last - first) / 0.8 for first, last in ends]),
+        (found.auc, [(first + last) / 2 for first, last in ends]),
+    ):
+        expected = student_interval(values)
+        assert (one.method, one.value) == ("t", pytest.approx(expected.value))
+        assert one.high - one.low == pytest.approx(expected.high - expected.low, rel=0.1)
+    common = Bootstrap().areas("c", [points(1), points(1)])
+    assert [one.method for one in common.areas] == ["t", "t"]
+    assert common.areas[0].high - common.areas[0].low == pytest.approx(found.auc.high - found.auc.low, rel=0.1)
+    assert FAST.tradeoff("c", points(4)).auc.method == "bca"
+    two = CurvePoints("aabb", [0.2, 1.0] * 2, [0.0, 0.1, 0.8, 1.0], [1.0, 2.0] * 2)
+    assert (FAST.tradeoff("c", two).auc.low, FAST.tradeoff("c", two).auc.high) == (0.0, 1.0)
+
+
+def test_queries_without_a_value_do_not_count_for_the_interval_of_a_curve() -> None:
+    queries = [place for place in range(40) for _ in range(2)]
+    y = [0.1, 0.4, 0.3, 0.9] * 10 + [math.nan] * 40
+    assert FAST.tradeoff("c", CurvePoints(queries, [0.2, 1.0] * 40, y, [1.0, 2.0] * 40)).slope.method == "t"
