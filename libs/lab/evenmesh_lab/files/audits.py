@@ -25,6 +25,8 @@ class Sampling:
     answers: list[str | None] = field(default_factory=list)
     utilities: list[float | None] = field(default_factory=list)
     log_probabilities: list[float | None] = field(default_factory=list)
+    numbered: bool = False
+    """Whether the rankings have numbers of samples: they were drawn, and come as often as they are probable."""
 
 
 @dataclass(slots=True)
@@ -114,8 +116,14 @@ class _Gathering:
             )
         if row.sample is not None:
             if (*key, row.sample) in self._samples:
-                raise FileError(path, line, f"gives sample {row.sample} of query {row.query_id!r} again")
+                raise FileError(
+                    path,
+                    line,
+                    f"gives sample {row.sample} of query {row.query_id!r} again; compare runs of one system under "
+                    "different names of it, or pool all rankings",
+                )
             self._samples.add((*key, row.sample))
+            sampling.numbered = True
         if known is not None:
             ranking = tuple([known.setdefault(one, one) for one in ranking])
         sampling.rankings.append(ranking)

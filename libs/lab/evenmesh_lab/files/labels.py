@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from evenmesh_lab.files import trec
 from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.lines import json_value, lines
-from evenmesh_lab.files.records import LabelRecord, is_json_lines, is_parquet, read
+from evenmesh_lab.files.records import LabelRecord, is_json_lines, is_parquet, read, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +49,31 @@ def read_labels(path: Path) -> Labels:
 
 
 def read_attribute(path: Path, name: str) -> dict[str, str]:
-    """Read one attribute of each passage, such as its provider, from a file of passages in JSON lines.
+    """Read one attribute of each passage, such as its provider, from a file of passages.
 
-    A line has an ``id`` (or ``passage_id``), and the attribute among its members or in its ``attributes``, as
-    the files have that ``evenmesh ingest`` takes. Passages without the attribute are left out.
+    The files are those that ``evenmesh ingest`` takes: JSON lines of ``id`` (or ``passage_id``), with the
+    attribute among the members or in ``attributes``; BEIR's ``corpus.jsonl``, with ``_id`` and ``metadata``;
+    and Parquet of the same columns. Passages without the attribute are left out.
 
     Raises:
         FileError: a line that is no such object, a passage given twice, or no passage has the attribute.
     """
     found: dict[str, str] = {}
     seen: set[str] = set()
-    for number, line in lines(path):
-        record: Any = json_value(path, number, line)
-        if not isinstance(record, dict):
-            raise FileError(path, number, "must be a JSON object")
-        passage = record.get("id", record.get("passage_id"))
+    for number, record in _passages(path):
+        beir = "_id" in record and "id" not in record
+        passage = record["_id"] if beir else record.get("id", record.get("passage_id"))
         if not isinstance(passage, str) or not passage:
             raise FileError(path, number, "has no 'id'")
         if passage in seen:
             raise FileError(path, number, f"repeats the id {passage!r}")
         seen.add(passage)
-        inner = record.get("attributes")
-        value = record.get(name, inner.get(name) if isinstance(inner, dict) else None)
+        inner = record.get("metadata" if beir else "attributes")
+        value = record.get(name)
+        if value is None and isinstance(inner, dict):
+            value = inner.get(name)
+            if beir and isinstance(value, int | float):
+                value = json.dumps(value)  # as it is ingested
         if value is not None and not isinstance(value, str):
             raise FileError(path, number, f"{name!r} must be a string")
         if value:
@@ -77,6 +81,20 @@ def read_attribute(path: Path, name: str) -> dict[str, str]:
     if not found:
         raise FileError(path, None, f"has no passage with the attribute {name!r}")
     return found
+
+
+def _passages(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    if is_parquet(path):
+        for number, row in rows(path):
+            inner = row.get("attributes")
+            pairs = isinstance(inner, list) and all(isinstance(one, tuple) for one in inner)
+            yield number, row | {"attributes": dict(inner)} if pairs else row
+        return
+    for number, line in lines(path):
+        record: Any = json_value(path, number, line)
+        if not isinstance(record, dict):
+            raise FileError(path, number, "must be a JSON object")
+        yield number, record
 
 
 def _judge(

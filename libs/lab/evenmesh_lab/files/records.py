@@ -133,7 +133,7 @@ def read(path: Path, kind: type[R]) -> Iterator[tuple[int, R]]:
         FileError: an invalid record, with its line or row.
     """
     if is_parquet(path):
-        for number, row in _rows(path, None):
+        for number, row in rows(path):
             # In a table a missing column equals one without a value.
             present = {name: value for name, value in row.items() if value is not None}
             try:
@@ -160,7 +160,7 @@ def parsed(path: Path, number: int, line: str, kind: type[R]) -> R:
 def query_ids(path: Path) -> Iterator[bytes | str | None]:
     """Yield the query of each record without parsing the rest; None where only parsing could tell."""
     if is_parquet(path):
-        for _, row in _rows(path, ["query_id"]):
+        for _, row in rows(path, ["query_id"]):
             yield row.get("query_id")
         return
     for _, raw in raw_lines(path):
@@ -212,7 +212,16 @@ def is_json_lines(path: Path) -> bool:
     return plain.suffix in (".jsonl", ".ndjson", ".json")
 
 
-def _rows(path: Path, columns: list[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows(path: Path, columns: list[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a Parquet file with their numbers from 1; a map is a list of pairs.
+
+    Args:
+        path: the file.
+        columns: those to read, where the file has them; None for all.
+
+    Raises:
+        FileError: it is not there, empty or damaged.
+    """
     import pyarrow
     import pyarrow.parquet
 

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenmesh_core.arrays import FloatArray, IntArray, count
-from evenmesh_core.exposure import BrowsingModel, ExposureMetrics, exposure_metrics, group_exposure
+from evenmesh_core.exposure import (
+    BrowsingModel,
+    ExposureMetrics,
+    exposure_metrics,
+    group_exposure,
+    system_exposure,
+    top_k,
+)
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.audits import QueryAudit, Sampling
 from evenmesh_lab.files.failure import FileError
@@ -257,11 +264,15 @@ def metrics_of(
     usefulness: FloatArray,
     k: int,
     browsing: BrowsingModel | None = None,
+    weights: FloatArray | None = None,
 ) -> ExposureMetrics:
-    """Return the exposure of one query's rankings under one system and α."""
+    """Return the exposure of one query's rankings under one system and α; ``weights`` have the sum 1."""
     flat = [places[passage] for ranking in sampling.rankings for passage in ranking]
     rankings: IntArray = np.array(flat, dtype=np.int64).reshape(len(sampling.rankings), -1)
-    return exposure_metrics(rankings, usefulness, k=k, browsing=browsing)
+    if weights is None:
+        return exposure_metrics(rankings, usefulness, k=k, browsing=browsing)
+    exposure = system_exposure(rankings[:, :k], len(usefulness), browsing or top_k(k), probabilities=weights)
+    return exposure_metrics(exposure=exposure, useful_mask=usefulness, k=k, browsing=browsing)
 
 
 def compare_systems(

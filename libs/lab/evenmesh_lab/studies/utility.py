@@ -193,7 +193,8 @@ def measure(
         k: number of passages the generator is given, from 1.
         metric: how answers are scored, a name of :data:`METRICS`; None keeps the ``utility`` that answers
             come with, and scores others by ``token_f1``.
-        weighted: whether rankings are weighed by their probability in place of alike; all need one then.
+        weighted: whether rankings count by their probability: exact where each ranking is listed once, and
+            refused for samples, which come as often as they are probable.
         min_grade: grade from which a passage is useful, above 0.
         graded: whether higher grades deserve to be shown first.
         baseline: the system whose deterministic rankings are the reference; None takes each system's
@@ -202,7 +203,7 @@ def measure(
 
     Raises:
         FileError: a file's record is at fault: no query has a utility, an answer has no references, a ranking
-            no probability, or the labels do not know its query.
+            no probability or is a sample that shall be weighted, or the labels do not know its query.
         InvalidInput: an argument out of range.
     """
     depth = count("k", k)
@@ -223,8 +224,9 @@ def measure(
         known = [[value for value in values if value is not None] for values in utilities]
         u_max = maximum_utility([values for values in known if values]) if any(known) else float("nan")
         for sampling, values in zip(query.samplings, utilities, strict=True):
-            exposed = metrics_of(sampling, *items[sampling.system], depth)
-            eu = _expected(query, sampling, values, weighted)
+            weights = _weights(query, sampling) if weighted else None
+            exposed = metrics_of(sampling, *items[sampling.system], depth, weights=weights)
+            eu = _expected(values, weights)
             rows.append(
                 UtilityRow(
                     query_id=query.query_id,
@@ -339,23 +341,40 @@ class _Scoring:
         )
 
 
-def _expected(query: QueryAudit, sampling: Sampling, values: list[float | None], weighted: bool) -> float:
-    answered = [(place, value) for place, value in enumerate(values) if value is not None]
-    if not answered:
-        return float("nan")
-    utilities = [value for _, value in answered]
-    if not weighted:
-        return expected_utility(utilities)
-    logs = [sampling.log_probabilities[place] for place, _ in answered]
-    probable = [log for log in logs if log is not None]
-    if len(probable) < len(logs):
+def _weights(query: QueryAudit, sampling: Sampling) -> FloatArray:
+    """Return the probabilities of a sampling's rankings, brought to the sum 1."""
+    rankings = sampling.rankings
+    if len(rankings) == 1:
+        return np.ones(1)
+    if sampling.numbered or len(set(rankings)) < len(rankings):
+        raise FileError(
+            query.path,
+            query.line,
+            f"begins query {query.query_id!r}, whose rankings are samples: they come as often as they are "
+            "probable, and count equally; only rankings that are listed once each can be weighted",
+        )
+    logs = [log for log in sampling.log_probabilities if log is not None]
+    if len(logs) < len(rankings):
         raise FileError(
             query.path,
             query.line,
             f"begins query {query.query_id!r}, where a ranking has no log_probability to weigh it by",
         )
     # Relative to the likeliest, so that the probabilities of long rankings do not vanish.
-    return expected_utility(utilities, np.exp(np.array(probable) - max(probable)))
+    shares = np.exp(np.array(logs) - max(logs))
+    weights: FloatArray = shares / shares.sum()
+    return weights
+
+
+def _expected(values: list[float | None], weights: FloatArray | None) -> float:
+    answered = [(place, value) for place, value in enumerate(values) if value is not None]
+    if not answered:
+        return float("nan")
+    utilities = [value for _, value in answered]
+    if weights is None:
+        return expected_utility(utilities)
+    probable = weights[[place for place, _ in answered]]
+    return expected_utility(utilities, probable) if probable.sum() > 0 else float("nan")
 
 
 def _summary(

@@ -1,6 +1,6 @@
 """``evenmesh eval exposure`` and ``evenmesh eval utility``: audit rankings of files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from evenmesh_studies.commands.eval.outputs import DrawnOutputs, deliver, report
 if TYPE_CHECKING:
     from evenmesh_core.exposure import BrowsingModel
     from evenmesh_lab.files import Labels
+    from evenmesh_lab.studies.utility import UtilityRow
 
 Files = Annotated[
     list[Path],
@@ -36,9 +37,7 @@ def exposure(
     ] = None,
     passages: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Passages with that attribute, JSON lines as for `evenmesh ingest`."
-        ),
+        typer.Option(metavar="FILE", help="Passages with that attribute, a file as for `evenmesh ingest`."),
     ] = None,
     min_grade: options.MinGrade = 1.0,
     graded: options.Graded = False,
@@ -87,7 +86,12 @@ def utility(
         ),
     ] = None,
     weighted: Annotated[
-        bool, typer.Option("--weighted", help="Weight rankings by their probability instead of equally.")
+        bool,
+        typer.Option(
+            "--weighted",
+            help="Weight rankings by their probability: for files that list each ranking once. Samples come as "
+            "often as they are probable, and count equally.",
+        ),
     ] = False,
     baseline: Annotated[
         str | None,
@@ -118,8 +122,16 @@ def utility(
         )
         notes = _short(k, found.longest)
         if not found.fairness:
-            notes.append("no deterministic rankings beside sampled ones: no levels of fairness")
+            notes.append(f"{_no_levels(found.rows, baseline)}: no levels of fairness")
         deliver(found, outputs, title="Utility", files=files, notes=notes)
+
+
+def _no_levels(rows: "Sequence[UtilityRow]", baseline: str | None) -> str:
+    even = {row.system for row in rows if row.alpha is None}
+    drawn = {row.system for row in rows if row.alpha is not None}
+    if (drawn and baseline in even) if baseline else (even & drawn):
+        return "no query with an answered deterministic ranking has a utility above 0"
+    return "no deterministic rankings beside sampled ones"
 
 
 def _short(k: int, longest: int) -> list[str]:

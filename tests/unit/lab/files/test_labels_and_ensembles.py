@@ -1,5 +1,7 @@
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from evenmesh_lab.files import FileError, read_attribute, read_ensemble, read_labels
@@ -45,6 +47,26 @@ def test_attributes_come_from_passages_as_ingest_takes_them(write):
         read_attribute(path, "colour")
     with pytest.raises(FileError, match=r":2: repeats the id 'a'"):
         read_attribute(write("p.jsonl", line(id="a"), line(id="a")), "provider")
+
+
+def test_an_attribute_is_read_from_every_file_of_passages_that_is_ingested(write, tmp_path):
+    beir = write(
+        "corpus.jsonl",
+        line(_id="a", text="t", metadata={"provider": "x", "year": 1999}),
+        line(_id="b", text="t", metadata={}),
+    )
+    assert read_attribute(beir, "provider") == {"a": "x"}
+    assert read_attribute(beir, "year") == {"a": "1999"}
+    exported = tmp_path / "exported.parquet"
+    texts = pa.map_(pa.string(), pa.string())  # as `evenmesh collection export` writes them
+    attributes = pa.array([[("provider", "x"), ("group", "g")], []], texts)
+    pq.write_table(pa.table({"id": ["a", "b"], "text": ["t", "t"], "attributes": attributes}), exported)
+    assert read_attribute(exported, "group") == {"a": "g"}
+    flat = tmp_path / "flat.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"], "provider": ["x", None]}), flat)
+    assert read_attribute(flat, "provider") == {"a": "x"}
+    with pytest.raises(FileError, match="has no passage with the attribute 'group'"):
+        read_attribute(flat, "group")
 
 
 def test_an_ensemble_has_an_answer_of_each_retriever(write):

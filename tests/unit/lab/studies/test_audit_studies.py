@@ -210,6 +210,31 @@ def test_rankings_may_weigh_by_their_probability():
         utility.measure([bare], k=1, weighted=True)
 
 
+def test_exposure_beside_weighted_utility_is_weighted_too():
+    """Of the first place p1 has 3/4 and p2 1/4; p1 is useful, of three passages."""
+    query = audit(
+        sampling("x", 1.0, "12", utilities=[1.0, 0.0], log_probabilities=[math.log(0.6), math.log(0.2)]),
+        sampling("x", None, "1", utilities=[1.0]),
+    )
+
+    drawn, even = utility.measure([query], labels(), k=1, weighted=True, bootstrap=QUICK).rows
+
+    assert drawn.ee_d_norm == pytest.approx((3 / 4) ** 2 + (1 / 4) ** 2)
+    assert drawn.ee_r_norm == pytest.approx(3 / 4)
+    assert (even.eu, even.ee_d_norm) == (1.0, 1.0)  # one ranking needs no probability
+
+
+@pytest.mark.parametrize("columns", [{"numbered": True}, {}], ids=["numbered", "repeated"])
+def test_samples_are_not_weighted_again(columns: dict[str, object]):
+    """Samples come as often as they are probable: weights would count their probability twice."""
+    drawn = "12" if columns else "112"
+    logs = [math.log(0.5)] * len(drawn)
+    query = audit(sampling("x", 1.0, drawn, utilities=[1.0] * len(drawn), log_probabilities=logs, **columns))
+
+    with pytest.raises(FileError, match="whose rankings are samples"):
+        utility.measure([query], k=1, weighted=True)
+
+
 def test_levels_of_fairness_are_held_against_the_deterministic_ranking():
     query = audit(
         sampling("x", None, "1", utilities=[1.0]),
