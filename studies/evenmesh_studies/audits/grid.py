@@ -36,7 +36,8 @@ def grid(studies: Sequence[tuple[str, UtilityStudy]]) -> Iterator[Table]:
             yield Table(level, f"{like.title}, by model", columns, rows, like.note)
     for name, (title, meaning) in _CURVES.items():
         by_model = {
-            model: {curve.system: curve for curve in study.curves if curve.name == name}
+            # A system with one α, as the oracle, trades nothing off.
+            model: {one.system: one for one in study.curves if one.name == name and len(one.points) > 1}
             for model, study in studies
         }
         systems = list(dict.fromkeys(system for curves in by_model.values() for system in curves))

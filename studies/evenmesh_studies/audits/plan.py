@@ -4,13 +4,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from evenmesh.types.audit import AuditSample
 from evenmesh.types.request import AskOptions, Metric, SamplingStage
 from evenmesh_lab.files import AuditRecord, Labels, Queries, Query
 from evenmesh_studies.runner import WHOLE, Shard, stem
 from evenmesh_studies.runner.queries import file_digest, identifier, own_passages
+
+DEFAULT_METRIC: Final = "token_f1"
+"""How the mesh scores answers where a plan does not say."""
 
 ORACLE = "oracle"
 """Added to a system's name for the oracle's rankings of its pools."""
@@ -137,7 +140,7 @@ class AuditPlan:
             "k": self.k,
             "depth": self.depth,
             "stage": self.stage,
-            "metric": self.metric or "token_f1",
+            "metric": self.metric or DEFAULT_METRIC,
             "min_grade": self.min_grade,
             "until_width": self.until_width,
             "level": self.level,

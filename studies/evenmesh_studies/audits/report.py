@@ -1,7 +1,7 @@
 """Measure the records of an audit and write the report."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evenmesh_lab import figures
@@ -10,7 +10,7 @@ from evenmesh_lab.studies import Bootstrap, ExposureStudy, UtilityStudy, exposur
 from evenmesh_lab.studies.overlap import Overlap
 from evenmesh_lab.studies.tables import Table
 from evenmesh_studies.audits.grid import grid
-from evenmesh_studies.audits.plan import AuditPlan
+from evenmesh_studies.audits.plan import DEFAULT_METRIC, AuditPlan
 from evenmesh_studies.runner import stem
 from evenmesh_studies.runner.report import ReportSection, overlap_section, with_statement, write_report
 
@@ -54,6 +54,8 @@ def measure(
         useful = None
         if plan.answers:
             useful = utility.measure(mine, plan.labels, k=k, min_grade=plan.min_grade, bootstrap=settings)
+            # Records have the utilities that the mesh gave, and not by which metric.
+            useful = replace(useful, metric=plan.metric or DEFAULT_METRIC)
         found.append(ModelAudit(model, exposed, useful))
     return found
 

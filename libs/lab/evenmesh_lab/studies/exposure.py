@@ -480,11 +480,11 @@ class _ShareRow(NamedTuple):
 
 
 def curve_table(curves: Iterable[Curve]) -> Table:
-    """Return slopes and areas of curves."""
+    """Return slopes and areas of curves; a system with one α, as the oracle, trades nothing off."""
     return Table.of(
         "curves",
         "Tradeoffs over all queries and α",
-        curves,
+        [one for one in curves if len(one.points) > 1],
         text("curve", "curve", ("name",)),
         text("system", "system"),
         Column("points", "points", ("tradeoff", "fit", "points")),

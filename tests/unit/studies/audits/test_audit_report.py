@@ -17,6 +17,8 @@ RECORDS = """
 {"query_id": "q1", "ranking": ["b"], "system": "bm25", "alpha": 1, "sample": 1, "answer": "y"}
 {"query_id": "q1", "ranking": ["a"], "system": "bm25", "alpha": 8, "sample": 0, "answer": "x"}
 {"query_id": "q1", "ranking": ["a"], "system": "bm25", "alpha": 8, "sample": 1, "answer": "x"}
+{"query_id": "q1", "ranking": ["a"], "system": "bm25/oracle", "sample": 0, "answer": "x", "utility": 1.0}
+{"query_id": "q1", "ranking": ["b"], "system": "bm25/oracle", "sample": 1, "answer": "y", "utility": 0.0}
 """
 
 
@@ -45,6 +47,7 @@ def test_pages_tables_and_figures_say_what_they_stand_on(tmp_path: Path) -> None
     for text in (page, markdown):
         assert words in text
         assert "m 7." in text
+        assert "Expected utility, 1 passages given, answers scored by token_f1" in text
     assert "](m-utility-disparity-utility.png)" in markdown
 
 
@@ -91,6 +94,8 @@ def test_several_models_are_in_one_table_of_retrievers_by_models(
         "models-disparity-utility.csv",
         "models-quality-utility.csv",
     } <= names
+    with (tmp_path / "report" / "m-utility-curves.csv").open(encoding="utf-8") as stream:
+        assert {row["system"] for row in csv.DictReader(stream)} == {"bm25"}  # the oracle has no dial
     with (tmp_path / "report" / "models-disparity-utility.csv").open(encoding="utf-8") as stream:
         (row,) = csv.DictReader(stream)
     assert row["system"] == "bm25"
