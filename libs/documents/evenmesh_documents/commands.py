@@ -74,7 +74,14 @@ def ingest(
     screen = Screen()
     if collection is None and not dry_run:
         raise CommandError("--collection names the collection to fill; --dry-run fills none", USAGE)
-    if collection is not None and not dry_run and _one_of_passages(paths):
+    of_passages = _one_of_passages(paths)
+    if of_passages and (given := passages.given()):
+        raise CommandError(
+            f"{' and '.join(given)}: for documents and data sets, and {paths[0]} holds passages, which are taken "
+            "as they are: put attributes, and the provider among them, into the 'attributes' of each line",
+            USAGE,
+        )
+    if collection is not None and not dry_run and of_passages:
         with Client() as mesh:
             done = ingest_file(screen, mesh, Path(paths[0]), collection, lexical=lexical.given(), wait=wait)
         screen.answer(done, ingest_summary(done), as_json=as_json)

@@ -263,7 +263,8 @@ def _passages(
     """Take the passages of a file, all or none; return whether it was read."""
     try:
         with _on_disk(one, limits) as path:
-            new = [_name(passage.id, one.address, named) for passage in passage_files.read(path)]
+            unread: set[str] = set()
+            new = [_name(passage.id, one.address, named) for passage in passage_files.read(path, unread)]
             if repeated := next((name for name in new if name in ids), ""):
                 raise UnreadableError(f"repeats the id {repeated!r} of another file")
             for name, passage in zip(new, passage_files.read(path), strict=True):
@@ -278,6 +279,8 @@ def _passages(
         return False
     ids.update(new)
     counts.files += 1
+    if unread:
+        counts.notes.append(Skipped(one.address, passage_files.unread_shown(unread)))
     return True
 
 

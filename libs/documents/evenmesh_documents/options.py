@@ -116,6 +116,14 @@ class PassageOptions:
     ] = None
     base_url: Annotated[str, typer.Option(help="Text before addresses, so that they open in a browser.")] = ""
 
+    def given(self) -> list[str]:
+        """Return the options that differ from their defaults, as they are written."""
+        return [
+            f"--{one.name.replace('_', '-')}"
+            for one in fields(self)
+            if getattr(self, one.name) not in (one.default, [])
+        ]
+
     def attribution(self) -> "Attribution":
         """Return the rules for attributes.
 

@@ -72,6 +72,14 @@ def test_any_passages_come_back(tmp_path_factory: pytest.TempPathFactory, passag
     assert list(parquet.read(path)) == passages
 
 
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"id": ["a"], "text": ["t"], "provider": ["x"]}), path)
+    unread: set[str] = set()
+    assert readers.check(path, unread) == 1
+    assert unread == {"provider"}
+
+
 def test_an_empty_collection_is_a_file_too(tmp_path: Path) -> None:
     exported(tmp_path / "c.parquet", [])
     assert parquet.check(tmp_path / "c.parquet").num_passages == 0

@@ -44,6 +44,21 @@ def test_reads_beir_and_keeps_what_an_attribute_can_hold(tmp_path: Path) -> None
     ]
 
 
+def test_members_that_are_not_read_are_named(tmp_path: Path) -> None:
+    """A provider beside 'attributes' is not one: who brings such a file should hear of it."""
+    path = written(tmp_path / "p.jsonl", OURS | {"provider": "Co-op"}, {"id": "b", "text": "x", "group": "old"})
+    unread: set[str] = set()
+    assert readers.check(path, unread) == 2
+    assert unread == {"group", "provider"}
+    assert readers.unread_shown(unread).startswith("not read: 'group', 'provider'; attributes of a passage")
+    beir = written(tmp_path / "b.jsonl", {"_id": "a", "title": "T", "text": "x", "metadata": {}})
+    nothing: set[str] = set()
+    assert (readers.check(beir, nothing), nothing, readers.unread_shown(nothing)) == (1, set(), "")
+    many = written(tmp_path / "m.jsonl", OURS | {f"column {n}": 1 for n in range(50)})
+    assert readers.check(many, nothing) == 1
+    assert len(nothing) == 20
+
+
 def test_gzip_is_seen_by_its_content_not_its_name(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(gzip.compress(json.dumps(OURS).encode()))

@@ -123,6 +123,21 @@ def test_json_has_everything(mesh: ScriptedMesh, folder: Path, capsys: Output) -
     assert formats == {"md", "pdf", None}
 
 
+def test_passages_of_a_file_are_taken_as_they_are(mesh: ScriptedMesh, tmp_path: Path, capsys: Output) -> None:
+    """What a file of passages states beside its attributes is named, and rules for attributes are refused."""
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "p1", "text": "Wash it.", "provider": "Club"}\n')
+    for more in ([], ["--dry-run"]):
+        assert main(["ingest", str(path), "-c", "mine", "--provider", "field:provider", *more]) == 2
+        assert "--provider: for documents and data sets" in capsys.readouterr().err
+    assert "mine" not in mesh.collections.kept
+    assert main(["ingest", str(path), "-c", "mine"]) == 0
+    assert "p.jsonl: not read: 'provider'; attributes of a passage" in capsys.readouterr().err
+    (tmp_path / "q.jsonl").write_text('{"id": "p2", "text": "Oil it.", "attributes": {}}\n')
+    assert main(["ingest", str(path), str(tmp_path / "q.jsonl"), "--dry-run"]) == 0
+    assert "p.jsonl: not read: 'provider'" in capsys.readouterr().out
+
+
 def test_one_provider_of_everything_is_warned_of(folder: Path, capsys: Output) -> None:
     assert main(["ingest", str(folder / "acme"), "--dry-run", "--provider", "value:Acme"]) == 0
     assert (

@@ -91,7 +91,11 @@ def ingest_file(
     from evenmesh.commands.progress import embedding_display, ingest_display
     from evenmesh.files import passages as readers
 
-    with ingest_display(screen, file.name, readers.check(file)) as display:
+    unread: set[str] = set()
+    passages = readers.check(file, unread)
+    if unread:
+        screen.note(f"{file.name}: {readers.unread_shown(unread)}")
+    with ingest_display(screen, file.name, passages) as display:
         done = mesh.ingest(file, collection, lexical=lexical, on_progress=display.update)
     if not (wait and done.collection.lacks_vectors):
         return done

@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from evenmesh.files.passages import name_unread
 from evenmesh.files.read_error import ReadError
 from evenmesh.types.collection import Collection, Lexical
 from evenmesh.types.passage import Passage
@@ -155,11 +156,15 @@ def manifest(path: Path) -> Manifest | None:
         return _manifest(path, file)
 
 
-def read(path: Path) -> Iterator[Passage]:
+def read(path: Path, unread: set[str] | None = None) -> Iterator[Passage]:
     """Yield the passages of a file in order; memory grows with the number of ids.
 
     What an exported file says of itself is checked when the last passage has been handed out: who acts on
     passages reads the file once before, as :func:`evenmesh.files.passages.check` does.
+
+    Args:
+        path: the file.
+        unread: takes the names of columns that are not read, 20 at most.
 
     Raises:
         ReadError: it is no Parquet file or not of these columns, is damaged or was cut off, or a row is no
@@ -170,6 +175,8 @@ def read(path: Path) -> Iterator[Passage]:
     with opened(path) as file:
         expected = _manifest(path, file)
         columns = _columns(path, file.schema_arrow)
+        if unread is not None:
+            name_unread(set(file.schema_arrow.names) - set(columns), unread)
         try:
             for batch in file.iter_batches(batch_size=_READ_AT_ONCE, columns=columns):
                 for row in batch.to_pylist():

@@ -4,13 +4,14 @@ A line of ours is ``{"id", "title", "text", "attributes"}``: ``id`` is required,
 empty, ``attributes`` a flat object of strings. A line of BEIR (Thakur et al., 2021) is ``{"_id", "title",
 "text", "metadata"}``; its metadata is free-form, so strings become attributes, numbers and booleans their
 JSON text, and lists, objects and nulls, which an attribute cannot hold, are left out. Other members of a line
-are ignored. Blank lines are skipped. Parquet files are those of :mod:`evenmesh.files.parquet`.
+are not read; who reads a file can have them named. Blank lines are skipped. Parquet files are those of
+:mod:`evenmesh.files.parquet`.
 """
 
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
@@ -22,32 +23,53 @@ from evenmesh.wire.errors import InvalidField
 MAX_LINE_BYTES: Final = 1 << 20
 """Longest line that is read; more than ten times what the largest passage needs."""
 
+_MEMBERS: Final = frozenset({"id", "title", "text", "attributes"})
+_BEIR_MEMBERS: Final = frozenset({"_id", "title", "text", "metadata"})
+_MOST_NAMED: Final = 20
+
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _PARQUET_MAGIC: Final = b"PAR1"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-def check(path: Path) -> int:
+def check(path: Path, unread: set[str] | None = None) -> int:
     """Read the whole file and return the number of its passages, 1 or more.
+
+    Args:
+        path: the file.
+        unread: as for :func:`read`.
 
     Raises:
         ReadError: at the first line that is not a passage, or repeats an id; or the file holds none.
     """
-    count = sum(1 for _ in read(path))
+    count = sum(1 for _ in read(path, unread))
     if count == 0:
         raise ReadError(path, None, "has no passages")
     return count
 
 
-def read(path: Path) -> Iterator[Passage]:
+def read(path: Path, unread: set[str] | None = None) -> Iterator[Passage]:
     """Yield the passages of the file in order.
 
     Memory grows with the number of passages (ids are kept to find repeated ones), not with their size.
 
+    Args:
+        path: the file.
+        unread: takes the names of members, or columns, that the file has and that are not read, 20 at most.
+
     Raises:
         ReadError: at the first line that is not a passage, or repeats an id.
     """
-    return _parquet(path) if is_parquet(path) else _lines(path)
+    unread = set() if unread is None else unread
+    return _parquet(path, unread) if is_parquet(path) else _lines(path, unread)
+
+
+def unread_shown(unread: set[str]) -> str:
+    """Return in words that members of lines, or columns, are not read; empty where all are."""
+    if not unread:
+        return ""
+    names = ", ".join(repr(name[:50]) for name in sorted(unread))
+    return f"not read: {names}; attributes of a passage, its provider too, are members of its 'attributes'"
 
 
 def is_parquet(path: Path) -> bool:
@@ -65,7 +87,7 @@ def is_parquet(path: Path) -> bool:
         raise ReadError(path, None, exc.strerror or str(exc)) from exc
 
 
-def _parquet(path: Path) -> Iterator[Passage]:
+def _parquet(path: Path, unread: set[str]) -> Iterator[Passage]:
     try:
         from evenmesh.files import parquet
     except ModuleNotFoundError as exc:
@@ -74,10 +96,10 @@ def _parquet(path: Path) -> Iterator[Passage]:
             None,
             f"is Parquet, which needs {exc.name}, which is not installed: pip install pyarrow",
         ) from exc
-    return parquet.read(path)
+    return parquet.read(path, unread)
 
 
-def _lines(path: Path) -> Iterator[Passage]:
+def _lines(path: Path, unread: set[str]) -> Iterator[Passage]:
     seen: dict[str, int] = {}
     number = 0
     try:
@@ -91,7 +113,7 @@ def _lines(path: Path) -> Iterator[Passage]:
                 if not raw.strip():
                     continue
                 try:
-                    passage = _passage(raw.rstrip(b"\r\n"))
+                    passage = _passage(raw.rstrip(b"\r\n"), unread)
                 except _LineError as exc:
                     raise ReadError(path, number, str(exc)) from exc
                 first = seen.setdefault(passage.id, number)
@@ -117,7 +139,7 @@ def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")
 
 
-def _passage(raw: bytes) -> Passage:
+def _passage(raw: bytes, unread: set[str]) -> Passage:
     try:
         line = raw.decode()
     except UnicodeDecodeError as exc:
@@ -140,7 +162,15 @@ def _passage(raw: bytes) -> Passage:
         attributes=_metadata(record) if beir else _attributes(record),
     )
     _check_bounds(passage)
+    name_unread(record.keys() - (_BEIR_MEMBERS if beir else _MEMBERS), unread)
     return passage
+
+
+def name_unread(names: Iterable[str], unread: set[str]) -> None:
+    """Add the names of members or columns that are not read, 20 at most."""
+    for name in names:
+        if len(unread) < _MOST_NAMED:
+            unread.add(name)
 
 
 def _string(record: Mapping[str, Any], name: str, *, required: bool = False) -> str:
