@@ -135,6 +135,8 @@ def _pivot(values: ArrayLike, queries: Sequence[Hashable] | None) -> _Pivot:
     everyone = len(sums)
     mean = float(sums.sum() / sizes.sum()) if everyone else np.nan
     differing = differing_from(0.0, sums)
+    if everyone and not differing:
+        mean = 0.0  # and not what rounding left
     if differing < (LEAST_DIFFERING if queries is None else LEAST_DIFFERING_GROUPED):
         why = too_few(differing, everyone) if everyone else ""
         return _Pivot(mean, everyone, undefined, differing, why)

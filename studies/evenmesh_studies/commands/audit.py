@@ -139,6 +139,8 @@ def _report(
     searched: list[str] | None,
 ) -> None:
     """Measure the records of all shards, write the report and show its tables."""
+    from evenmesh_lab.studies import Bootstrap
+    from evenmesh_lab.studies.statements import intervals
     from evenmesh_studies.audits import report
     from evenmesh_studies.audits.plan import records_name
     from evenmesh_studies.commands.eval.outputs import show
@@ -164,7 +166,7 @@ def _report(
         ("queries", f"{len(plan.queries.queries):,} of {plan.queries.path}"),
         ("systems", ", ".join(system.name for system in plan.systems)),
         ("rankings", f"up to {plan.samples:,} at each α, seed {plan.seed}"),
-        ("intervals", f"{plan.level:.0%}, BCa bootstrap over queries, 2,000 resamples, seed 0"),
+        ("intervals", intervals(Bootstrap(level=plan.level))),
         *journal_facts(stored),
     ]
     if plan.until_width is not None:

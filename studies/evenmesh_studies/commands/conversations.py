@@ -175,6 +175,7 @@ def _report(
 ) -> None:
     """Write the transcripts, measure them as they are now, write the report and show its tables."""
     from evenmesh_lab.studies import Bootstrap
+    from evenmesh_lab.studies.statements import intervals
     from evenmesh_studies.commands.eval.outputs import show
     from evenmesh_studies.conversations import report
     from evenmesh_studies.runner.overlap import overlap
@@ -191,7 +192,7 @@ def _report(
         ("topics", f"N = {len(plan.topics.topics):,} of {plan.topics.path.name}"),
         ("systems", ", ".join(system.name for system in plan.systems)),
         ("trials", f"{plan.trials}, seeds {plan.seed} to {plan.seed + plan.trials - 1}"),
-        ("intervals", f"{level:.0%}, BCa bootstrap over topics, 2,000 resamples, seed 0"),
+        ("intervals", intervals(settings, "topics")),
         *journal_facts(stored),
     ]
     if plan.endpoint:

@@ -102,3 +102,8 @@ def test_bad_input_is_refused() -> None:
         sparse_interval([0.0, 1.0], queries=["a"])
     with pytest.raises(InvalidInput, match="values"):
         sparse_interval([])
+
+
+def test_values_that_differ_from_zero_by_rounding_have_the_mean_zero() -> None:
+    found = sparse_interval([1e-17, -3e-17, 0.0])
+    assert (found.value, found.missing) == (0.0, "only 0 of 3 queries differ")

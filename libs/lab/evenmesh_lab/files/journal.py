@@ -195,7 +195,12 @@ class Journal:
             if settings.get(name) != self._settings.get(name)
         ]
         if other:
-            raise FileError(self.path, None, f"is of other settings: {'; '.join(other)}")
+            raise FileError(
+                self.path,
+                None,
+                f"is of other settings: {'; '.join(other)}. Repeat its settings and files, or name another "
+                "folder",
+            )
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         _write(self._handle, (json.dumps(entry, ensure_ascii=False) + "\n").encode())

@@ -86,7 +86,7 @@ def read_attribute(path: Path, name: str) -> dict[str, str]:
 def _passages(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if is_parquet(path):
         for number, row in rows(path):
-            inner = row.get("attributes")
+            inner: Any = row.get("attributes")
             pairs = isinstance(inner, list) and all(isinstance(one, tuple) for one in inner)
             yield number, row | {"attributes": dict(inner)} if pairs else row
         return

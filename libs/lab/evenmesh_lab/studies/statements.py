@@ -8,7 +8,7 @@ from evenmesh_lab.studies.conversation import ConversationStudy
 from evenmesh_lab.studies.eor import EorStudy
 from evenmesh_lab.studies.exposure import ExposureRow, ExposureStudy
 from evenmesh_lab.studies.inconsistency import InconsistencyStudy
-from evenmesh_lab.studies.uncertainty import Bootstrap
+from evenmesh_lab.studies.uncertainty import LEAST_BOOTSTRAPPED, Bootstrap
 from evenmesh_lab.studies.utility import UtilityRow, UtilityStudy
 from evenmesh_lab.studies.vote import VoteStudy
 
@@ -20,10 +20,11 @@ def statement(
     return "; ".join((*_counts(study), intervals(study.bootstrap)))
 
 
-def intervals(bootstrap: Bootstrap) -> str:
-    """State the method of the intervals."""
+def intervals(bootstrap: Bootstrap, over: str = "queries") -> str:
+    """State the method of the intervals: of few queries and of shares it is no bootstrap."""
     return (
-        f"{bootstrap.level:.0%} intervals, {bootstrap.method} bootstrap over queries, "
+        f"{bootstrap.level:.0%} intervals: Student's t of fewer than {LEAST_BOOTSTRAPPED} {over}, score "
+        f"intervals of shares, else {bootstrap.method} bootstrap over {over}, "
         f"{bootstrap.num_resamples:,} resamples, seed {bootstrap.seed}"
     )
 

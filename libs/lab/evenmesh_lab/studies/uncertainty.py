@@ -40,7 +40,7 @@ UPWARD: Final = (0.0, float("inf"))
 """The range of counts, times and gains."""
 
 _MOST_LEFT_OUT: Final = 1_000
-_LEAST_BOOTSTRAPPED: Final = 30
+LEAST_BOOTSTRAPPED: Final = 30
 """Fewest queries at which BCa holds a mean as often as Student's t does (docs/science/coverage.md)."""
 
 COMPARISON_NOTE: Final = (
@@ -86,7 +86,7 @@ class Bootstrap:
         if len(known) >= 2:
             others = differing_from(float(np.median(known)), known)
             few = 0 < others < LEAST_DIFFERING and 2 * others < len(known)
-            if few or len(known) < _LEAST_BOOTSTRAPPED:
+            if few or len(known) < LEAST_BOOTSTRAPPED:
                 found = student_interval(values, level=self.level)
                 why = too_few(others, len(known))
                 return replace(found, low=np.nan, high=np.nan, missing=why) if few else found
@@ -208,7 +208,7 @@ class Bootstrap:
             gaps = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
             queries = found.difference.defined
             differing = differing_from(0.0, gaps[~np.isnan(gaps)])
-            if differing < LEAST_DIFFERING or 2 * differing <= queries or queries < _LEAST_BOOTSTRAPPED:
+            if differing < LEAST_DIFFERING or 2 * differing <= queries or queries < LEAST_BOOTSTRAPPED:
                 return PairedBootstrap(sparse_interval(gaps, level=self.level), sparse_p_value(gaps))
             return found
         pairs = test.only_first + test.only_second + test.both + test.neither
@@ -217,7 +217,7 @@ class Bootstrap:
 
     def _method(self, systems: Sequence[CurvePoints]) -> CurveMethod:
         queries = len({query for one in systems for query in _measured(one)})
-        if queries < _LEAST_BOOTSTRAPPED:
+        if queries < LEAST_BOOTSTRAPPED:
             return "t"
         return "percentile" if queries > _MOST_LEFT_OUT else self.method
 

@@ -452,7 +452,7 @@ def level_difference(
     found = bootstrap.statistic(name, [row.query_id for row in points], difference)
     queries = len({row.query_id for row, at in zip(points, here, strict=True) if at})
     if 0 < queries < LEAST_DIFFERING:
-        return replace(found, low=np.nan, high=np.nan, missing=f"only {queries} queries are at this level")
+        return replace(found, low=np.nan, high=np.nan, missing=f"queries at this level: only {queries}")
     return found
 
 

@@ -227,15 +227,11 @@ def _plotted(study: "Study", path: Path) -> list[Path]:
 
 def _page(study: "Study", title: str, files: Sequence[Path], notes: Sequence[str]) -> str:
     from evenmesh_lab import figures, reports
+    from evenmesh_lab.studies.statements import intervals
 
-    settings = study.bootstrap
     facts = [
         ("files", ", ".join(str(path) for path in files)),
-        (
-            "intervals",
-            f"{settings.level:.0%}, {settings.method} bootstrap over queries, "
-            f"{settings.num_resamples:,} resamples, seed {settings.seed}",
-        ),
+        ("intervals", intervals(study.bootstrap)),
     ]
     tables = study.tables()
     sections = [reports.Section("Findings", tables[:-1] or tables, figures.of(study), notes)]

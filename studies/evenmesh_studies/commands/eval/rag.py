@@ -198,6 +198,8 @@ def _passages(name: str, folder: Path | None) -> Path:
 def _facts(
     plan: "AnsweringPlan", stored: Mapping[str, str], level: float, in_flight: int
 ) -> list[tuple[str, str]]:
+    from evenmesh_lab.studies import Bootstrap
+    from evenmesh_lab.studies.statements import intervals
     from evenmesh_studies.runner.report import journal_facts
 
     return [
@@ -220,7 +222,7 @@ def _facts(
             f"prompt {plan.template or 'of the model'}",
         ),
         ("seeds", f"questions {plan.seed}, intervals 0"),
-        ("intervals", f"{level:.0%}, BCa bootstrap over questions, 2,000 resamples"),
+        ("intervals", intervals(Bootstrap(level=level), "questions")),
         ("in flight", f"{in_flight} questions at a time"),
         *journal_facts(stored),
     ]

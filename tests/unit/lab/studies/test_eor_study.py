@@ -159,7 +159,7 @@ def test_tables_and_files_tell_all_of_it(study: EorStudy, tmp_path: Path) -> Non
 def test_figures_say_what_they_stand_on(study: EorStudy) -> None:
     words = statement(study)
     assert words.startswith("N: letters 1 train, 4 test; 3 retrievers; answers judged by exact_match;")
-    assert words.endswith("95% intervals, bca bootstrap over queries, 100 resamples, seed 0")
+    assert words.endswith("else bca bootstrap over queries, 100 resamples, seed 0")
     drawn = figures.of(study, stated="reader 7")
     assert list(drawn) == [
         "win-ratios", "lose-ratios", "accuracy", "win-ratios-retriever-error",

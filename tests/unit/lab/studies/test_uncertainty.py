@@ -10,6 +10,7 @@ from evenmesh_core.proportions import paired_difference_interval, wilson_interva
 from evenmesh_core.sparse_means import sparse_interval
 from evenmesh_lab.studies import Bootstrap
 from evenmesh_lab.studies.curves import areas_of, curves_of
+from evenmesh_lab.studies.statements import intervals
 from evenmesh_lab.studies.uncertainty import UNIT, UPWARD, adjusted, compare
 from evenmesh_lab.studies.utility import UtilityRow, study_of
 
@@ -178,3 +179,10 @@ def test_queries_without_a_value_do_not_count_for_the_interval_of_a_curve() -> N
     queries = [place for place in range(40) for _ in range(2)]
     y = [0.1, 0.4, 0.3, 0.9] * 10 + [math.nan] * 40
     assert FAST.tradeoff("c", CurvePoints(queries, [0.2, 1.0] * 40, y, [1.0, 2.0] * 40)).slope.method == "t"
+
+
+def test_the_method_of_intervals_is_stated_with_its_exceptions() -> None:
+    assert intervals(Bootstrap(level=0.9), "topics") == (
+        "90% intervals: Student's t of fewer than 30 topics, score intervals of shares, else bca bootstrap over "
+        "topics, 2,000 resamples, seed 0"
+    )

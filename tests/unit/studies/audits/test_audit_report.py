@@ -43,7 +43,7 @@ def test_pages_tables_and_figures_say_what_they_stand_on(tmp_path: Path) -> None
     assert {"m-utility-fairness.csv", "m-utility-curves.csv", "m-exposure-curves.csv", "report.html"} <= names
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    words = "1 queries, N = 2 rankings at each α; k = 1; 95% intervals, bca bootstrap over queries"
+    words = "1 queries, N = 2 rankings at each α; k = 1; 95% intervals: Student's t of fewer"
     for text in (page, markdown):
         assert words in text
         assert "m 7." in text

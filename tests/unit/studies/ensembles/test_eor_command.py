@@ -56,7 +56,7 @@ def test_a_report_is_made_of_what_is_there(
     for name in ("report.html", "report.md"):
         text = (out / "report" / name).read_text(encoding="utf-8")
         assert "m 7; questions and split by seed 0; evenmesh " in text
-        assert "95% intervals, bca bootstrap over queries, 2,000 resamples, seed 0" in text
+        assert "else bca bootstrap over queries, 2,000 resamples, seed 0" in text
     weights = json.loads((out / "report" / "weights-letters.m.json").read_text())
     assert weights["retrievers"] == ["A@1", "A@2", "PK"]
     assert weights["tuned"]["trace"][0][0] == 1
