@@ -65,7 +65,9 @@ def test_a_journal_of_other_settings_is_refused_by_name(tmp_path: Path) -> None:
     with _journal(tmp_path):
         pass
     with (
-        pytest.raises(FileError, match=r"alphas \[1.0, 2.0\] there, \[4.0\] now\. Repeat its .* name another folder"),
+        pytest.raises(
+            FileError, match=r"alphas \[1.0, 2.0\] there, \[4.0\] now\. Repeat its .* name another folder"
+        ),
         _journal(tmp_path, {**SETTINGS, "alphas": [4.0]}),
     ):
         pass

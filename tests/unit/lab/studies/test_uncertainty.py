@@ -169,7 +169,9 @@ def test_curves_of_few_queries_have_students_interval() -> None:
         assert one.high - one.low == pytest.approx(expected.high - expected.low, rel=0.1)
     common = Bootstrap().areas("c", [points(1), points(1)])
     assert [one.method for one in common.areas] == ["t", "t"]
-    assert common.areas[0].high - common.areas[0].low == pytest.approx(found.auc.high - found.auc.low, rel=0.1)
+    assert common.areas[0].high - common.areas[0].low == pytest.approx(
+        found.auc.high - found.auc.low, rel=0.1
+    )
     assert FAST.tradeoff("c", points(4)).auc.method == "bca"
     two = CurvePoints("aabb", [0.2, 1.0] * 2, [0.0, 0.1, 0.8, 1.0], [1.0, 2.0] * 2)
     assert (FAST.tradeoff("c", two).auc.low, FAST.tradeoff("c", two).auc.high) == (0.0, 1.0)
