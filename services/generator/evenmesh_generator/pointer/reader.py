@@ -20,6 +20,7 @@ from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscrip
 from evenmesh_generator.pointer.tokenization import (
     LONGEST_PAIR,
     SEP,
+    Block,
     Pair,
     PairTokenizer,
     Text,
@@ -63,7 +64,7 @@ class Encodings:
             tuple(self.shown[i] for i in indices),
         )
 
-    def spans(self) -> list[tuple[int, ...]]:
+    def spans(self) -> list[Block]:
         """Return the tokens that an answer may be copied from, block by block."""
         return [
             block for text, shown in zip(self.texts, self.shown, strict=True) for block in text.blocks(shown)
@@ -147,7 +148,7 @@ class PointerReader:
             count = max(1, len(passages))
             own = tuple(rows[at : at + count])
             shown = tuple(
-                self.tokenizer.whole(text, len(one.ids) - 1 - one.text_start)
+                text.whole(len(one.ids) - 1 - one.text_start)
                 for text, one in zip(bodies, laid_out[at : at + len(passages)], strict=True)
             )
             at += count
@@ -166,7 +167,7 @@ class PointerReader:
         source = stack([e.source() for e in encodings])
         copying = SpanProcessor(
             1,
-            [Spans(e.spans(), self.tokenizer.joins) for e in encodings],
+            [Spans(e.spans()) for e in encodings],
             end=SEP,
             abstention=self.model.config.abstention_token_id,
         )

@@ -1,10 +1,12 @@
 """How a question and a passage become the tokens of one pair."""
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -27,6 +29,10 @@ OVERLAP = 48
 _BINDS = "_"
 _STOP = ","
 """What is read where a cell of a table ends."""
+_NUMBER: Final = re.compile(r"(?<=\d)[.,:](?=\d)")
+"""A mark within a number or a time, such as 3.5 and 12:30."""
+_ABBREVIATION: Final = re.compile(r"\b[^\W\d_]{1,3}(?:\.[^\W\d_])+(?!\w)")
+"""Letters with full stops between them, such as LL.D and U.S; the last full stop may stay behind."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +48,41 @@ class Pair:
     text_start: int
 
 
+class Block(NamedTuple):
+    """Tokens of which an answer may be a span; ``joined``: those that continue the word of the one before."""
+
+    ids: tuple[int, ...]
+    joined: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True)
 class Text:
     """Tokens of a passage's text with the character span of each in the original.
 
     ``breaks``: tokens that begin another block of the text, such as a cell of a table; ``bars``: tokens that
-    stand for the bars of tables, or repeat the head of a cell's column: they are read, and in no answer.
+    stand for the bars of tables, or repeat the head of a cell's column: they are read, and in no answer;
+    ``joined``: tokens that continue the word of the one before, which is in the same block.
     """
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
     breaks: frozenset[int] = frozenset()
     bars: frozenset[int] = frozenset()
+    joined: frozenset[int] = frozenset()
 
-    def blocks(self, shown: int) -> Iterator[tuple[int, ...]]:
-        """Yield the tokens of each block, of the first ``shown`` tokens: an answer is a span of one."""
+    def blocks(self, shown: int) -> Iterator[Block]:
+        """Yield each block of the first ``shown`` tokens: an answer is a span of one."""
         edges = [0, *sorted(at for at in self.breaks if 0 < at < shown), shown]
         for begin, end in pairwise(edges):
             if begin not in self.bars:
-                yield self.ids[begin:end]
+                joined = frozenset(at - begin for at in range(begin + 1, end) if at in self.joined)
+                yield Block(self.ids[begin:end], joined)
+
+    def whole(self, shown: int) -> int:
+        """Return how many of the first ``shown`` tokens are of words that are not cut there."""
+        while shown in self.joined:
+            shown -= 1
+        return shown
 
 
 class PairTokenizer:
@@ -94,7 +116,9 @@ class PairTokenizer:
         if BREAK in plain:
             gaps = enumerate(pairwise(offsets), start=1)
             breaks = frozenset(at for at, (one, other) in gaps if BREAK in plain[one[1] : other[0]])
-        return Text(tuple(encoding.ids), offsets, breaks | bars | {at + 1 for at in bars}, bars)
+        breaks |= bars | {at + 1 for at in bars}
+        ids = tuple(encoding.ids)
+        return Text(ids, offsets, breaks, bars, self._joined(plain, ids, offsets) - breaks)
 
     def piece(self, token: int) -> str:
         """Return the word piece of ``token``, ``##`` before one that continues a word; empty for a special
@@ -103,17 +127,20 @@ class PairTokenizer:
         piece = self._tokenizer.id_to_token(token)
         return "" if piece is None or (piece.startswith("[") and len(piece) > 1) else str(piece)
 
-    def joins(self, token: int, following: int) -> bool:
-        """Return whether two tokens in a row are of one word; a name with ``_``, as in code, is one word."""
-        return following in self._continuing or self._binds in {token, following}
-
-    def whole(self, text: Text, shown: int) -> int:
-        """Return how many of the first ``shown`` tokens of a text are of words that are not cut there."""
-        while 0 < shown < len(text.ids) and shown not in text.breaks:
-            if not self.joins(text.ids[shown - 1], text.ids[shown]):
-                break
-            shown -= 1
-        return shown
+    def _joined(self, plain: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> frozenset[int]:
+        """Return the tokens that continue a word: pieces of it, names with ``_``, numbers, abbreviations."""
+        marks = {found.start() for found in _NUMBER.finditer(plain)}
+        for found in _ABBREVIATION.finditer(plain):
+            marks.update(at for at in range(*found.span()) if plain[at] == ".")
+        pairs = enumerate(zip(pairwise(ids), pairwise(offsets), strict=True), start=1)
+        return frozenset(
+            at
+            for at, ((token, following), ((mark, _), (begin, _))) in pairs
+            if following in self._continuing
+            or self._binds in {token, following}
+            or begin in marks
+            or (mark in marks and begin == mark + 1)
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``: lower case, word pieces joined, special tokens left out."""

@@ -16,7 +16,7 @@ from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
 from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_generator.pointer.spans import DECODING, SpanProcessor, Spans
-from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, MOST_PAIRS, PairTokenizer
+from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, MOST_PAIRS, Block, PairTokenizer
 from evenmesh_generator.runtime.decoding.rules import Rules
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop
@@ -110,9 +110,10 @@ def _engine(
 ) -> LanguageEngine:
     settings = network.settings
 
-    def copying(prompt: int, texts: Sequence[Sequence[int]]) -> SpanProcessor:
-        spans = Spans(texts, tokenizer.joins)
-        return SpanProcessor(prompt, [spans], end=settings.ends[0], abstention=settings.abstention_token_id)
+    def copying(prompt: int, texts: Sequence[Block]) -> SpanProcessor:
+        return SpanProcessor(
+            prompt, [Spans(texts)], end=settings.ends[0], abstention=settings.abstention_token_id
+        )
 
     rules = Rules(pad=settings.pad_token_id, ends=settings.ends, copying=copying)
     description = ModelDescription(

@@ -63,10 +63,10 @@ def test_tokens_lie_in_the_markdown_and_cells_are_apart(tokenizer: PairTokenizer
     text = tokenizer.text(table)
     letters = [table[begin:end] for begin, end in text.offsets if begin < end]
     assert letters == ["|", "port", "|", "use", "|", "|", "70", "70", "|", "asks", "|"]
-    assert [tokenizer.decode(block) for block in text.blocks(len(text.ids)) if block] == [
+    assert [tokenizer.decode(block.ids) for block in text.blocks(len(text.ids)) if block.ids] == [
         *("port", "use", "7070", "asks"),
     ]
-    assert [tokenizer.decode(block) for block in text.blocks(4) if block] == ["port", "use"]
+    assert [tokenizer.decode(block.ids) for block in text.blocks(4) if block.ids] == ["port", "use"]
 
 
 def test_every_cell_is_read_with_the_head_of_its_column(tokenizer: PairTokenizer) -> None:
@@ -85,7 +85,7 @@ def test_a_head_is_in_no_answer_and_has_no_characters(tokenizer: PairTokenizer) 
     assert tokenizer.decode([text.ids[at] for at in heads]) == "name : port :"
     assert set(heads) <= text.bars <= text.breaks
     assert table[text.offsets[heads[0]][0] :].startswith("reader")
-    blocks = [tokenizer.decode(block) for block in text.blocks(len(text.ids)) if block]
+    blocks = [tokenizer.decode(block.ids) for block in text.blocks(len(text.ids)) if block.ids]
     assert blocks == ["name", "port", "reader", "7070"]
 
 
@@ -110,7 +110,7 @@ def test_what_is_read_of_a_table_lies_in_it(tokenizer: PairTokenizer, text: str)
 def test_an_answer_from_markdown_is_its_own_letters_and_ends_with_the_cell(tokenizer: PairTokenizer) -> None:
     table = "| port | use |\n|---|---|\n| 7070 | **two** `asks` |"
     text = tokenizer.text(table)
-    spans = Spans(list(text.blocks(len(text.ids))), tokenizer.joins)
+    spans = Spans([*text.blocks(len(text.ids))])
     said = SpanTranscript([table], [text], [len(text.ids)], tokenizer)
     comma, two, asks = tokenizer.ids(", two asks")
     assert comma not in spans.beginnings

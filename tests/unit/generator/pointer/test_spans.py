@@ -15,7 +15,7 @@ from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscript
-from evenmesh_generator.pointer.tokenization import SEP, PairTokenizer
+from evenmesh_generator.pointer.tokenization import SEP, Block, PairTokenizer
 from evenmesh_generator.runtime.prompts.pair_prompter import PairPrompter
 from tests.support import tiny_models
 
@@ -24,7 +24,9 @@ END, ABSTAIN, START, JOINED, SIZE = 1, 2, 3, 9, 10
 
 def allowed(texts: Sequence[Sequence[int]], written: Sequence[int]) -> list[int]:
     """The tokens that may follow; token 9 continues a word."""
-    spans = Spans(texts, lambda _, token: token == JOINED)
+    spans = Spans(
+        [Block(tuple(one), frozenset(at for at, token in enumerate(one) if token == JOINED)) for one in texts]
+    )
     processor = SpanProcessor(1, [spans], end=END, abstention=ABSTAIN)
     scores = processor(torch.tensor([[START, *written]]), torch.zeros(1, SIZE))
     return torch.isfinite(scores[0]).nonzero()[:, 0].tolist()
@@ -57,7 +59,7 @@ def test_an_abstention_ends() -> None:
 
 def test_rows_of_beams_copy_from_their_own_texts() -> None:
     """Two questions with two beams each."""
-    texts = [Spans([[4, 5]], lambda *_: False), Spans([[6, 7]], lambda *_: False)]
+    texts = [Spans([Block((4, 5))]), Spans([Block((6, 7))])]
     processor = SpanProcessor(1, texts, end=END, abstention=ABSTAIN)
     scores = processor(torch.tensor([[START, 4], [START, 5], [START, 6], [START, 7]]), torch.ones(4, SIZE))
     found = [torch.isfinite(row).nonzero()[:, 0].tolist() for row in scores]
@@ -67,7 +69,7 @@ def test_rows_of_beams_copy_from_their_own_texts() -> None:
 
 def test_a_name_of_code_is_one_word(tokenizer: PairTokenizer) -> None:
     text = tokenizer.text("it fails with READ_ONLY here")
-    spans = Spans([text.ids], tokenizer.joins)
+    spans = Spans([*text.blocks(len(text.ids))])
     read, bar, only, here = tokenizer.ids("read_only here")
     assert read in spans.beginnings
     assert not {bar, only} & spans.beginnings
@@ -82,9 +84,54 @@ def test_a_name_of_code_is_one_word(tokenizer: PairTokenizer) -> None:
     assert said.text == "READ_ONLY"
 
 
+@pytest.mark.parametrize(
+    ("text", "word", "cut"),
+    [
+        ("She received an LL.D. from Yale.", "LL.D", "LL"),
+        ("He holds a Ph.B. of Ohio.", "Ph.B", "Ph"),
+        ("The U.S. side won.", "U.S", "U"),
+        ("It starts at 9 a.m. sharp.", "a.m", "a"),
+        ("It cost 3.5 million.", "3.5", "3"),
+        ("It has 7,000,000 members.", "7,000,000", "7,000"),
+        ("It leaves at 12:30 daily.", "12:30", "12"),
+    ],
+)
+def test_no_mark_within_a_number_or_an_abbreviation_cuts_it(
+    tokenizer: PairTokenizer, text: str, word: str, cut: str
+) -> None:
+    read = tokenizer.text(text)
+    spans = Spans([*read.blocks(len(read.ids))])
+    first, *others = tokenizer.ids(word)
+    assert first in spans.beginnings
+    places = spans.begun(first)
+    for token in others:
+        following, ends = spans.following(places)
+        assert (token, ends) == (following.pop(), False), cut
+        places = spans.continued(places, token)
+    assert spans.following(places)[1]
+    # Nor does one begin within it.
+    begin = text.index(word)
+    assert not [at for at in spans._starts if begin < read.offsets[at][0] < begin + len(word)]
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("It ended.How big is it?", ["How"]),  # two sentences without a blank
+        ("Red, green: blue.", ["green", "blue"]),
+        ("In 1963, 1989 and 2005.", ["1989"]),
+        ("He was born in 1835.", ["1835"]),
+    ],
+)
+def test_a_mark_between_words_joins_nothing(tokenizer: PairTokenizer, text: str, starts: list[str]) -> None:
+    read = tokenizer.text(text)
+    assert not read.joined
+    assert {tokenizer.ids(one)[0] for one in starts} <= Spans([*read.blocks(len(read.ids))]).beginnings
+
+
 words = st.lists(
     st.sampled_from(
-        ["Paris", "paris", "PARIS", "is", "a", "city", "café", "re-use", "10.5", "a_b", "_", "not"]
+        ["Paris", "paris", "PARIS", "is", "a", "city", "café", "re-use", "10.5", "a_b", "_", "not", "U.S."]
     )
 )
 
@@ -96,7 +143,7 @@ def test_whatever_a_model_wants_its_answer_stands_in_a_passage(
     written = [" ".join(one) for one in passages]
     texts = [tokenizer.text(one) for one in written]
     shown = [len(one.ids) - len(one.ids) // 3 for one in texts]
-    spans = Spans([one.ids[:most] for one, most in zip(texts, shown, strict=True)], tokenizer.joins)
+    spans = Spans([block for one, most in zip(texts, shown, strict=True) for block in one.blocks(most)])
     abstention = tokenizer.ids(ABSTENTION)[0]
     processor = SpanProcessor(1, [spans], end=SEP, abstention=abstention)
     said = SpanTranscript(written, texts, shown, tokenizer)
@@ -155,8 +202,8 @@ def test_a_word_that_is_cut_is_in_no_answer(
     for block, text in zip(prompt.spans or (), (word, joined), strict=False):
         size = len(tokenizer.ids(text))
         assert size > 1
-        assert block == tokenizer.ids(f"{text} " * (len(block) // size))
-        assert len(block) > 200
+        assert block.ids == tokenizer.ids(f"{text} " * (len(block.ids) // size))
+        assert len(block.ids) > 200
     said = prompter.transcript(request, prompt)
     for token in tokenizer.ids(word):
         said.push(token)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from evenmesh_kit.compute.placement import upload
+
+if TYPE_CHECKING:
+    from evenmesh_generator.pointer.tokenization import Block
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """Takes tokens [B, L] and scores [B, V] of the next ones; returns other scores. Those of transformers do."""
@@ -37,7 +40,7 @@ class Rules:
         early_stopping: bool | str = False,
         forces_end: bool = False,
         made: Callable[[int, int, int, Sequence[int]], Sequence[Processor]] | None = None,
-        copying: Callable[[int, Sequence[Sequence[int]]], Processor] | None = None,
+        copying: Callable[[int, Sequence[Block]], Processor] | None = None,
     ) -> None:
         self.pad = pad
         self.ends = frozenset(ends)
@@ -58,7 +61,7 @@ class Rules:
         most_tokens: int,
         rows: int,
         source: Sequence[int],
-        spans: Sequence[Sequence[int]] | None = None,
+        spans: Sequence[Block] | None = None,
     ) -> Sequence[Processor] | None:
         """Return the processors of one request; None if there are no rules for it.
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from evenmesh_generator.pointer.tokenization import Block
 
 Part = Mapping[str, Tensor]
 """Named tensors of some source tokens: ``states`` [K, 2, A, S, D], and what else the model needs, [S, …]."""
@@ -39,7 +42,7 @@ class Prompt:
     cut_passages: int = 0
     dropped_turns: int = 0
     tenant: str = ""
-    spans: tuple[tuple[int, ...], ...] | None = None
+    spans: tuple[Block, ...] | None = None
     shown: tuple[int, ...] = ()
 
     @property

@@ -10,6 +10,7 @@ from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (
     MAX_QUESTION,
+    Block,
     Pair,
     PairTokenizer,
     Text,
@@ -78,7 +79,7 @@ class PairPrompter:
             begins = pieces(text, space, 1 + spare)
             spare -= len(begins) - 1
             made += [pair(question, title, text.ids, limit=self._limit, start=begin) for begin in begins]
-            shown.append(self._tokenizer.whole(text, min(len(text.ids), begins[-1] + space)))
+            shown.append(text.whole(min(len(text.ids), begins[-1] + space)))
         if not made:
             made = [pair(question, (), (), limit=self._limit)]
         return Prompt(
@@ -145,7 +146,7 @@ class PairPrompter:
             before = in_one_text([(passage.title, "")]).replace("context 1:", f"context {place}:", 1)
             left -= len(self._tokenizer.ids(before))
             fits = min(len(text.ids), max(0, left))
-            found.append(self._tokenizer.whole(text, fits))
+            found.append(text.whole(fits))
             left -= fits
         return tuple(found)
 
@@ -162,6 +163,6 @@ class PairPrompter:
         return pair(question, title, self._text(passage.text, tenant).ids, limit=self._limit)
 
 
-def _blocks(texts: Sequence[Text], shown: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _blocks(texts: Sequence[Text], shown: Sequence[int]) -> tuple[Block, ...]:
     """Return the tokens that an answer may be copied from, block by block."""
     return tuple(block for text, most in zip(texts, shown, strict=True) for block in text.blocks(most))
