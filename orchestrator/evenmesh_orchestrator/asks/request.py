@@ -23,6 +23,7 @@ from evenmesh_kit.rpc.policies import target_of
 from evenmesh_kit.security import agents
 from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.conversations import history
+from evenmesh_orchestrator.conversations.options import DEFAULT_HISTORY_TURNS
 from evenmesh_orchestrator.domain import Ask, Balance, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
     MAX_MEMBERS,
@@ -442,7 +443,8 @@ def _search_text(request: pb.AskRequest, question: str) -> str:
     """Return the text to search for; empty where it is the question."""
     if request.search:
         return checks.text("search", request.search)
-    words = history.words(question, [turn.question for turn in request.turns])
+    newest = request.turns[-DEFAULT_HISTORY_TURNS:]
+    words = history.words(question, [turn.question for turn in newest])
     return "" if words == question else words
 
 

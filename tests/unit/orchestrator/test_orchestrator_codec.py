@@ -21,6 +21,7 @@ from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_core.plackett_luce import Disparity, RelevanceLoss
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, read_ask
+from evenmesh_orchestrator.conversations.options import Options
 from evenmesh_orchestrator.domain import (
     Action,
     Answered,
@@ -83,6 +84,13 @@ def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_turns_b
     assert list(ask(question="How often?", turns=turns, template="t").turns) == turns
     assert ask(question="How often?", turns=turns, search="oil").search_text == "oil"
     assert ask(question="zipper", turns=turns[1:]).search == ""
+
+
+def test_an_ask_searches_for_words_of_as_many_turns_as_a_conversation() -> None:
+    """Words of old turns would outweigh the question."""
+    turns = [generator_pb.Turn(question=f"And {word}?") for word in ("a1", "b2", "c3", "d4", "e5", "f6")]
+    assert ask(question="How often?", turns=turns).search_text == "How often? f6 e5 d4 c3 b2"
+    assert Options().history_turns == 5
 
 
 @pytest.mark.parametrize(
