@@ -12,6 +12,7 @@ from torch import Tensor
 
 from evenmesh_generator.domain import Decoding
 from evenmesh_generator.pointer.spans import SpanProcessor, Spans
+from evenmesh_generator.pointer.tokenization import Block
 from evenmesh_generator.runtime.decoding.rules import Processor, Rules, only_choice
 from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
@@ -31,7 +32,7 @@ class _Ids:
 
 
 def _processors(texts: Sequence[Sequence[int]], *, whole: bool) -> list[Processor]:
-    processor = SpanProcessor(1, [Spans(texts, lambda *_: False)], end=END, abstention=ABSTAIN)
+    processor = SpanProcessor(1, [Spans([Block(tuple(one)) for one in texts])], end=END, abstention=ABSTAIN)
     if not whole:
         return [processor]
 

@@ -11,6 +11,7 @@ from transformers import LogitsProcessorList
 
 from evenmesh_generator.domain import Decoding
 from evenmesh_generator.pointer.spans import SpanProcessor, Spans
+from evenmesh_generator.pointer.tokenization import Block
 from evenmesh_generator.runtime.decoding.rules import apply
 from evenmesh_generator.runtime.decoding.sampler import Sampler
 from evenmesh_generator.runtime.decoding.selection import select_tokens
@@ -94,7 +95,7 @@ def test_an_unlikely_draw_waits_once_more(subjects: dict[str, Subject]) -> None:
 
 def test_the_rules_of_spans_read_no_tensor() -> None:
     """The bundled model's answers are spans: their processor reads tokens that the host has."""
-    processor = SpanProcessor(1, [Spans([[5, 6, 7]], lambda _, __: False)], end=2, abstention=3)
+    processor = SpanProcessor(1, [Spans([Block((5, 6, 7))])], end=2, abstention=3)
     scores = torch.zeros(1, 10)
     with Waits() as counted:
         allowed = apply(LogitsProcessorList([processor]), [[1, 5]], scores)
