@@ -77,8 +77,9 @@ def ingest(
     of_passages = _one_of_passages(paths)
     if of_passages and (given := passages.given()):
         raise CommandError(
-            f"{' and '.join(given)}: for documents and data sets, and {paths[0]} holds passages, which are taken "
-            "as they are: put attributes, and the provider among them, into the 'attributes' of each line",
+            f"{' and '.join(given)}: for documents and data sets, and {paths[0]} holds passages, which are "
+            "taken as they are: put attributes, and the provider among them, into the 'attributes' of each "
+            "line",
             USAGE,
         )
     if collection is not None and not dry_run and of_passages:

@@ -26,7 +26,7 @@ class Sampling:
     utilities: list[float | None] = field(default_factory=list)
     log_probabilities: list[float | None] = field(default_factory=list)
     numbered: bool = False
-    """Whether the rankings have numbers of samples: they were drawn, and come as often as they are probable."""
+    """Whether the rankings are numbered samples, which come as often as they are probable."""
 
 
 @dataclass(slots=True)
@@ -119,8 +119,8 @@ class _Gathering:
                 raise FileError(
                     path,
                     line,
-                    f"gives sample {row.sample} of query {row.query_id!r} again; compare runs of one system under "
-                    "different names of it, or pool all rankings",
+                    f"gives sample {row.sample} of query {row.query_id!r} again; compare runs of one system "
+                    "under different names of it, or pool all rankings",
                 )
             self._samples.add((*key, row.sample))
             sampling.numbered = True

@@ -89,8 +89,8 @@ def utility(
         bool,
         typer.Option(
             "--weighted",
-            help="Weight rankings by their probability: for files that list each ranking once. Samples come as "
-            "often as they are probable, and count equally.",
+            help="Weight rankings by their probability: for files that list each ranking once. Samples come "
+            "as often as they are probable, and count equally.",
         ),
     ] = False,
     baseline: Annotated[
