@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evenmesh import Addresses, Client
 from evenmesh.types.conversation import group_target
 from evenmesh.types.request import ask_request
-from evenmesh.wire.errors import InvalidField
+from evenmesh.wire.errors import InvalidField, MeshError
 
 
 @pytest.fixture
@@ -92,3 +93,20 @@ def test_none_is_the_default_of_what_is_true_or_false() -> None:
     assert not ask_request("q", {}).skip_observation
     assert ask_request("q", {"observe": False}).skip_observation
     assert not ask_request("q", {"run_report": None}).want_report  # type: ignore[typeddict-item]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options = {"k": np.int64(2), "alpha": np.float32(0.5), "samples": np.int32(3), "seed": np.uint64(2**63)}
+    request = ask_request("q", options)
+    assert (request.k, request.sampling.alpha, request.sampling.num_rankings) == (2, 0.5, 3)
+    assert request.sampling.seed == 2**63
+    for wrong in ({"k": np.float64(2)}, {"k": np.bool_(True)}, {"alpha": np.bool_(True)}):
+        with pytest.raises(InvalidField, match=r"must be a (whole )?number, not"):
+            ask_request("q", wrong)
+
+
+def test_arrays_of_numpy_are_lists(client: Client) -> None:
+    rankings = np.array([[0, 1], [2, 1]])
+    with pytest.raises(MeshError, match="evaluator") as away:  # what is sent is right, and nobody answers
+        client.evaluate_exposure(np.array([1, 0, 0]), k=1, rankings=rankings)
+    assert away.value.reason == "UNREACHABLE"

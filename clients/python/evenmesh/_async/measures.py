@@ -71,7 +71,7 @@ class AsyncMeasureCalls(AsyncCalls):
         """
         packed = None
         if rankings is not None:
-            depth = len(rankings[0]) if rankings else 0
+            depth = len(rankings[0]) if len(rankings) else 0
             if any(len(ranking) != depth for ranking in rankings):
                 raise InvalidField("rankings", "must all have the same length")
             packed = {"depth": depth, "indices": [place for ranking in rankings for place in ranking]}

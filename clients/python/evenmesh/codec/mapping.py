@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin,
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from evenmesh.codec.values import flag, several, text, time_of, whole
+from evenmesh.codec.values import flag, number, several, text, time_of, whole
 from evenmesh.wire.errors import InvalidField
 
 T = TypeVar("T")
@@ -211,9 +211,7 @@ def _scalar(field: _Field, value: Any, path: str) -> Any:
         case FieldDescriptor.CPPTYPE_BOOL:
             return flag(path, value)
         case _:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InvalidField(path, f"must be a number, not {type(value).__name__}")
-            return value
+            return number(path, value)
 
 
 def enum_number(path: str, value: str, enum: EnumDescriptor) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from numbers import Integral, Real
 from typing import TypeVar
 
 import grpc
@@ -41,17 +42,31 @@ def several(field: str, values: Iterable[T]) -> Iterable[T]:
     return values
 
 
-def whole(field: str, value: int, *, bits: int = 32) -> int:
-    """Return ``value`` if it fits an unsigned field of ``bits`` bits.
+def whole(field: str, value: object, *, bits: int = 32) -> int:
+    """Return ``value`` if it fits an unsigned field of ``bits`` bits; it may be a scalar of NumPy.
 
     Raises:
         InvalidField: it does not.
     """
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidField(field, f"must be a whole number, not {type(value).__name__}")
-    if not 0 <= value < 2**bits:
-        raise InvalidField(field, f"must be from 0 to 2^{bits} - 1, not {value}")
-    return value
+    given = int(value)
+    if not 0 <= given < 2**bits:
+        raise InvalidField(field, f"must be from 0 to 2^{bits} - 1, not {given}")
+    return given
+
+
+def number(field: str, value: object) -> float:
+    """Return ``value`` if it is a number; it may be a scalar of NumPy.
+
+    Raises:
+        InvalidField: it is not.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidField(field, f"must be a number, not {type(value).__name__}")
+    return float(value)
 
 
 def flag(field: str, value: bool | None, *, default: bool = False) -> bool:
