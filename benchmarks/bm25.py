@@ -25,11 +25,13 @@ from evenmesh_retriever.domain import FloatArray, IntArray
 TOP = 100
 SIZES = (20_000, 200_000, 1_000_000)
 _VOCABULARY = 200_000
+_QUERIES = 200
+_ROUNDS = 3
 _MEAN_LENGTH = 60
 _QUERY_LENGTH = 10
 
 
-def measure(*, queries: int = 200, rounds: int = 3) -> str:
+def measure() -> str:
     """Time our ``bm25`` and ``rank_bm25`` itself on squad-open, or on generated text where it is absent.
 
     Returns:
@@ -38,7 +40,7 @@ def measure(*, queries: int = 200, rounds: int = 3) -> str:
     corpus, texts, questions = _squad() or _generated()
     analyzer = UnicodeWordAnalyzer()
     documents = [analyzer.tokens(text) for text in texts]
-    asked = [analyzer.tokens(question) for question in questions[:queries]]
+    asked = [analyzer.tokens(question) for question in questions[:_QUERIES]]
     postings = build(documents)
     weighting = Okapi()
     ours = CsrIndex(postings, weighting)
@@ -47,8 +49,8 @@ def measure(*, queries: int = 200, rounds: int = 3) -> str:
         float(np.abs(ours.scores(tokens) - reference.scores(tokens)).max()) for tokens in asked[:50]
     )
     slow, fast = [], []
-    for _ in range(rounds):
-        slow.append(_p50_ms(lambda tokens: reference.search(tokens, TOP), asked[: queries // 4]))
+    for _ in range(_ROUNDS):
+        slow.append(_p50_ms(lambda tokens: reference.search(tokens, TOP), asked[: _QUERIES // 4]))
         fast.append(_p50_ms(lambda tokens: ours.search(tokens, TOP), asked))
     ratio = median(one / other for one, other in zip(slow, fast, strict=True))
     return f"""{corpus}: {len(texts):,} passages, {len(asked)} questions, top {TOP}, one thread,
@@ -66,22 +68,20 @@ def _p50_ms(search: Callable[[Sequence[str]], object], asked: Sequence[Sequence[
     return float(np.median(_times_ms(search, asked)))
 
 
-def measure_sizes(
-    sizes: Sequence[int] = SIZES, *, queries: int = 200, rounds: int = 3
-) -> list[tuple[dict[str, str], dict[str, str]]]:
+def measure_sizes() -> list[tuple[dict[str, str], dict[str, str]]]:
     """Time BM25 on generated passages: about 60 words by Zipf's law, and queries of 10 such words.
 
     Returns:
         For each size, the times of a query and what the indexes take.
     """
-    return [_scale(size, queries, rounds) for size in sizes]
+    return [_scale(size) for size in SIZES]
 
 
-def _scale(size: int, queries: int, rounds: int) -> tuple[dict[str, str], dict[str, str]]:
+def _scale(size: int) -> tuple[dict[str, str], dict[str, str]]:
     import bm25s
     from bm25s.tokenization import Tokenized
 
-    lengths, numbers, asked_numbers = _zipf(size, queries)
+    lengths, numbers, asked_numbers = _zipf(size)
     words = np.array([f"w{number}" for number in range(_VOCABULARY)], dtype=object)
     ends = np.cumsum(lengths)
 
@@ -113,14 +113,14 @@ def _scale(size: int, queries: int, rounds: int) -> tuple[dict[str, str], dict[s
     )
     times: list[list[FloatArray]] = [[], [], []]
     batched: list[tuple[float, float]] = []
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         times[0].append(_times_ms(lambda tokens: ours.search(tokens, TOP), asked))
         times[1].append(_times_ms(lambda tokens: theirs([tokens]), asked))
         times[2].append(_times_ms(lambda tokens: okapi.search(tokens, TOP), asked))
         batched.append(
             (
-                1e3 * _seconds(lambda: [ours.search(tokens, TOP) for tokens in asked]) / queries,
-                1e3 * _seconds(lambda: theirs(asked)) / queries,
+                1e3 * _seconds(lambda: [ours.search(tokens, TOP) for tokens in asked]) / _QUERIES,
+                1e3 * _seconds(lambda: theirs(asked)) / _QUERIES,
             )
         )
     reference = ""
@@ -153,7 +153,7 @@ def _scale(size: int, queries: int, rounds: int) -> tuple[dict[str, str], dict[s
     }
 
 
-def _zipf(size: int, queries: int) -> tuple[IntArray, NDArray[np.int32], list[IntArray]]:
+def _zipf(size: int) -> tuple[IntArray, NDArray[np.int32], list[IntArray]]:
     """Return lengths of passages, the numbers of their words end to end, and queries."""
     rng = np.random.default_rng(size)
     weights = 1 / (np.arange(1, _VOCABULARY + 1) + 2.7) ** 1.05
@@ -166,7 +166,7 @@ def _zipf(size: int, queries: int) -> tuple[IntArray, NDArray[np.int32], list[In
     numbers = np.minimum(np.concatenate(parts), _VOCABULARY - 1)
     asked = [
         np.minimum(np.searchsorted(cumulated, rng.random(_QUERY_LENGTH)), _VOCABULARY - 1)
-        for _ in range(queries)
+        for _ in range(_QUERIES)
     ]
     return lengths, numbers, asked
 

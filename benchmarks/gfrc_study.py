@@ -41,8 +41,6 @@ FIXED: Final = "ranked"
 NOISE: Final = (0.05, 0.1, 0.2)
 DRAWN: Final = 200
 SEED: Final = 0
-MARGIN: Final = 0.1
-"""Difference of GF that G2 counts as one."""
 
 
 def main() -> None:

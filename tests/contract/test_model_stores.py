@@ -23,9 +23,6 @@ fsspec = pytest.importorskip("fsspec")
 ANN = Agent("qa", "ann")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
-Open = Callable[[str], VersionStore]
-"""Opens the store as a process of a name does."""
-
 
 class Place:
     """A place that several processes keep versions in, and a clock for all of them."""

@@ -37,7 +37,6 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES[1:5]))
-TIMEOUT = 120
 
 
 def _source(**fields: Any) -> dict[str, Any]:

@@ -56,10 +56,6 @@ class Prometheus:
         """All rules, each with ``name``, ``health``, ``lastError``, and ``state`` of alerts."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
-    def evaluated(self) -> bool:
-        """Whether every group of rules has been evaluated."""
-        return all(group["evaluationTime"] > 0 for group in self._get("rules")["groups"])
-
     def series(self, selector: str) -> list[dict[str, str]]:
         """Labels of all series that a selector takes, ``__name__`` among them."""
         found: list[dict[str, str]] = self._get("series", **{"match[]": selector})

@@ -25,11 +25,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-async def _arriving() -> Any:
-    for _ in ():
-        yield
-
-
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 async def test_a_call_of_a_closed_client_is_refused(call: Callable[[Any], Any]) -> None:
     mesh = Client(NOWHERE)

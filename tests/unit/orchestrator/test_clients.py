@@ -39,8 +39,6 @@ from evenmesh_orchestrator.upstreams import Upstream, Upstreams
 from tests.support.in_memory_telemetry import InMemoryTelemetry
 from tests.unit.orchestrator.fakes import ask, passage
 
-SERVICE = "evenmesh.evaluator.v1.EvaluatorService"
-
 
 async def _server(port: int = 0, *, streams: int = 1024, **methods: Any) -> tuple[grpc.aio.Server, int]:
     """A server with handlers of the raw kind: service/method to handler; ``streams`` calls a connection."""

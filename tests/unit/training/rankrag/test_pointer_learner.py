@@ -17,7 +17,6 @@ from evenmesh_training.rankrag.learners.pointer_learner import (
     ALONE,
     LISTWISE,
     POINTWISE,
-    PointerBatch,
     PointerLearner,
     decodings,
 )
@@ -127,11 +126,6 @@ def test_a_kind_alone_teaches_what_it_asks(recipe: Recipe) -> None:
     assert ranks["choice"] > 0
     for name in ("answer", "verdict", "choice"):
         assert both[name] == pytest.approx((answers[name] + ranks[name]) / 2, rel=1e-4)
-
-
-def pairs(learner: PointerLearner, one: Example, places: tuple[int, ...]) -> PointerBatch:
-    kept = tuple(one.shown[at] for at in places)
-    return learner.collate([dataclasses.replace(one, kind=Kind.RETRIEVAL_AUGMENTED_QA, shown=kept)])
 
 
 def nll(learner: PointerLearner, one: Example, places: tuple[int, ...], text: str) -> float:

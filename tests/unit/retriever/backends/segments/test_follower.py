@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -29,7 +29,6 @@ from tests.support.waiting import until
 from tests.unit.retriever.backends.segments.living import recipe
 
 NEVER = 3600.0
-Open = Callable[..., Awaitable[SegmentStore]]
 
 
 def some(*ids: str, text: str = "text of") -> list[Passage]:
