@@ -307,8 +307,9 @@ _LIMITS = """## Limits
   better answers. Compare the rows above before relying on it as a reranker.
 - It was trained on Wikipedia paragraphs, mostly with questions written by people who saw the paragraph;
   expect less elsewhere. It does not see earlier turns of a conversation.
-- The service rejects a question of more than 64 tokens. Question and passage together have at most 256; a longer passage is read in
-  pieces that overlap, at most 16 in one answer, and cut after them. The measures above read the first piece.
+- The service rejects a question of more than 64 tokens. Question and passage together have at most 256; a
+  longer passage is read in pieces that overlap, at most 16 in one answer, and cut after them. The measures
+  above read the first piece.
 - Markdown is read without its signs; a table cell ends an answer.
 - Errors and bias of the passages show in the answers.
 """
