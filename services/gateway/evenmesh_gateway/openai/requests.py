@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.generator.v1.generator_service_pb2 import Decoding, Turn
@@ -120,7 +119,7 @@ class ChatMessage(BaseModel):
             said = "refers to an item of before, and nothing is stored here: send it (AI SDK: store: false)"
         else:
             said = f"must be a message, not of the type {str(kind)[:64]!r}: leave it out"
-        raise PydanticCustomError("no_message", "{said}", {"said": said})
+        raise ValueError(said)
 
     @property
     def said(self) -> str:
@@ -186,7 +185,9 @@ def read(kind: type[T], value: Any) -> T:
         problem = max(same, key=lambda one: (one["type"] not in _OF_ANOTHER_TYPE, len(one["loc"])))
         named = _place(problem["loc"])
         path = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in named)
-        said = UNKNOWN if problem["type"] == "extra_forbidden" else problem["msg"]
+        said = (
+            UNKNOWN if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        )
         raise InvalidField(path.removeprefix(".") or "body", said) from None
 
 

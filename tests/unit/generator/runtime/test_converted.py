@@ -181,9 +181,11 @@ class Broken(Ear):
 class Held(Ear):
     """Keeps the loop from its next batch until it may go on."""
 
+    begun: threading.Event = field(default_factory=threading.Event)
     may_go_on: threading.Event = field(default_factory=threading.Event)
 
     def on_delta(self, text: str) -> None:
+        self.begun.set()
         assert self.may_go_on.wait(60)
 
 
@@ -206,6 +208,7 @@ def test_one_callers_fault_ends_no_answer_of_others(pair: Pair, beams: int) -> N
     first = Counting(cancel=left.cancel, stop_after=1)  # it has the next one leave while their batch runs
     held = Held()
     pair.converted.submit(_request(SENTENCES[0]), held.cancel, held)
+    assert held.begun.wait(60)  # else it and the others could be one batch
     for ear, cancel in ((first, Cancellation()), (left, left.cancel), (broken, broken.cancel)):
         pair.converted.submit(request, cancel, ear)
     pair.converted.submit(request, other.cancel, other)
