@@ -199,7 +199,7 @@ async def test_a_process_that_cannot_be_made_ends_the_start_at_once(stand_in_set
         if step.phase is Phase.STARTING:
             shutil.rmtree(settings.logs, ignore_errors=True)
 
-    with pytest.raises(MeshStartError, match=r"the generator cannot be started: .*No such file"):
+    with pytest.raises(MeshStartError, match=r"the \w+ cannot be started: .*No such file"):
         async with Mesh(settings, remove_logs):
             pytest.fail("started without logs")
 
