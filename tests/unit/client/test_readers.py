@@ -45,7 +45,7 @@ def test_reads_beir_and_keeps_what_an_attribute_can_hold(tmp_path: Path) -> None
 
 
 def test_members_that_are_not_read_are_named(tmp_path: Path) -> None:
-    """A provider beside 'attributes' is not one: who brings such a file should hear of it."""
+    """A provider beside 'attributes' is no attribute, and a user may take it for one."""
     path = written(
         tmp_path / "p.jsonl", OURS | {"provider": "Co-op"}, {"id": "b", "text": "x", "group": "old"}
     )

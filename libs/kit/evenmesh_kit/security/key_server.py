@@ -96,9 +96,8 @@ class KeyServer:
             keys = await self._request()
         except Exception as error:  # noqa: BLE001 - whatever the server answers: the next request is later
             if not self.stale():
-                why = (
-                    f"no whole reply within {self._fetch_s:g} s" if isinstance(error, TimeoutError) else error
-                )
+                late = isinstance(error, (TimeoutError, httpx.TimeoutException))
+                why = f"no whole reply within {self._fetch_s:g} s" if late else error
                 _log.warning("the keys that verify tokens cannot be fetched: %s", why)
             self.failures += 1
             self._failed_at = self._tried_at = self._clock()
@@ -111,7 +110,7 @@ class KeyServer:
                 audit.record_change("token_key", what, name)
 
     async def _request(self) -> Mapping[str, jwt.PyJWK]:
-        # httpx bounds each wait for bytes alone; a server that sends one now and then would keep the request.
+        # httpx bounds each wait alone, so a server that sends a byte now and then would never end.
         async with asyncio.timeout(self._fetch_s):
             found = jwt.PyJWKSet.from_dict(json.loads(await self._body())).keys
         keys = {one.key_id: one for one in found if one.key_id and one.public_key_use in ("sig", None)}

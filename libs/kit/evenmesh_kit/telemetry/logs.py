@@ -78,5 +78,5 @@ def configure(name: str, settings: ServiceSettings) -> None:
     logging.getLogger("evenmesh").setLevel(settings.log_level)
     logging.getLogger(audit.LOGGER).setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
-    for name in unread_variables(settings):
-        logging.getLogger("evenmesh.kit.settings").warning("no setting reads the variable %s", name)
+    for variable in unread_variables(settings):
+        logging.getLogger("evenmesh.kit.settings").warning("no setting reads the variable %s", variable)
