@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -224,12 +225,14 @@ def _curves(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
         data = f"{len(both)} queries at 5 dials"
 
         def slope(
-            rng: np.random.Generator, bootstrap: Bootstrap, one: CurvePoints = one
+            rng: np.random.Generator, bootstrap: Bootstrap, one: CurvePoints = one, size: int | None = None
         ) -> BootstrapInterval:
-            return bootstrap.tradeoff("curve", _drawn([one], rng)[0]).slope
+            return bootstrap.tradeoff("curve", _drawn([one], rng, size)[0]).slope
 
-        def area(rng: np.random.Generator, bootstrap: Bootstrap, one: CurvePoints = one) -> BootstrapInterval:
-            return bootstrap.tradeoff("curve", _drawn([one], rng)[0]).auc
+        def area(
+            rng: np.random.Generator, bootstrap: Bootstrap, one: CurvePoints = one, size: int | None = None
+        ) -> BootstrapInterval:
+            return bootstrap.tradeoff("curve", _drawn([one], rng, size)[0]).auc
 
         def difference(
             rng: np.random.Generator,
@@ -241,6 +244,9 @@ def _curves(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
 
         yield Regime(f"slope of {name}", data, "BCa", fit.slope, slope)
         yield Regime(f"AUC of {name}", data, "BCa", fit.auc, area)
+        few = "10 queries at 5 dials"
+        yield Regime(f"slope of {name}", few, "Student's t", fit.slope, partial(slope, size=10))
+        yield Regime(f"AUC of {name}", few, "Student's t", fit.auc, partial(area, size=10))
         truth = common.differences[0].value
         yield Regime(f"difference of AUC of {name}", f"{data}, two systems", "Student's t", truth, difference)
 
@@ -363,10 +369,12 @@ def _points(rows: Sequence[UtilityRow], system: str, x: str, y: str) -> CurvePoi
     )
 
 
-def _drawn(curves: Sequence[CurvePoints], rng: np.random.Generator) -> list[CurvePoints]:
-    """Draw queries with replacement, the same for all curves."""
+def _drawn(
+    curves: Sequence[CurvePoints], rng: np.random.Generator, size: int | None = None
+) -> list[CurvePoints]:
+    """Draw queries with replacement, as many as there are without ``size``, the same for all curves."""
     queries = list(dict.fromkeys(curves[0].queries))
-    chosen = rng.integers(0, len(queries), len(queries)).tolist()
+    chosen = rng.integers(0, len(queries), size or len(queries)).tolist()
     found = []
     for one in curves:
         places: dict[object, list[int]] = {}

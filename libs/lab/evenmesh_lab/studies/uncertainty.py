@@ -152,10 +152,9 @@ class Bootstrap:
     def tradeoff(self, name: str, points: CurvePoints) -> TradeoffIntervals:
         """Return slope and area of y over x, for points of queries.
 
-        With fewer than 30 queries the intervals are Student's t by the spread of the resamples: of five
-        queries, BCa held slope and area in 83 % of data sets, this in 90 and 92 %. BCa evaluates all points
-        once more for each query; past 1,000 queries, where it hardly differs, the interval is by percentiles
-        and says so.
+        With fewer than 30 queries, of which BCa holds too few, the intervals are Student's t by the spread of
+        the resamples (docs/science/coverage.md). BCa evaluates all points once more for each query; past
+        1,000 queries, where it hardly differs, the interval is by percentiles and says so.
         """
         found = tradeoff_intervals(
             points.queries,
