@@ -120,6 +120,11 @@ class Attribution:
         """Return the column that keeps rows of tables apart; empty for none."""
         return next((rule.argument for rule in self._rules() if rule.kind == "column"), "")
 
+    @property
+    def has_rules(self) -> bool:
+        """Return whether there are other rules than those that hold by default."""
+        return bool(self.others) or self.provider != DEFAULT_PROVIDER
+
     def _rules(self) -> list[Rule]:
         return [*self.provider, *(rule for _, rule in self.others)]
 

@@ -207,6 +207,8 @@ def gather(
                 was_read = _data_set(one, one.records, counts, ids, spool, attribution, named, parsers.limits)
             else:
                 was_read = _passages(one, counts, ids, spool, named, parsers.limits)
+                if was_read and attribution.has_rules:
+                    counts.notes.append(Skipped(one.address, _TAKEN_AS_THEY_ARE))
             finished(one.address, was_read=was_read)
     return Gathered(
         files=counts.files,
@@ -220,6 +222,9 @@ def gather(
         notes=tuple(counts.notes),
         duplicates=duplicates.found(),
     )
+
+
+_TAKEN_AS_THEY_ARE: Final = "its passages keep the attributes that they have: no rule for attributes applies"
 
 
 def of_passages(address: str) -> bool:

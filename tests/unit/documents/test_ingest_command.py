@@ -138,6 +138,21 @@ def test_passages_of_a_file_are_taken_as_they_are(mesh: ScriptedMesh, tmp_path: 
     assert "p.jsonl: not read: 'provider'" in capsys.readouterr().out
 
 
+def test_it_says_that_files_of_passages_keep_their_attributes_whatever_the_rules(
+    tmp_path: Path, capsys: Output
+) -> None:
+    (tmp_path / "p.jsonl").write_text(
+        '{"id": "p1", "text": "Wash it.", "attributes": {"provider": "Club"}}\n'
+    )
+    (tmp_path / "a.md").write_text("# Oil\n\nOil it.\n")
+    note = "p.jsonl: its passages keep the attributes that they have: no rule for attributes applies"
+    assert main(["ingest", str(tmp_path), "--dry-run"]) == 0
+    assert note not in capsys.readouterr().out
+    assert main(["ingest", str(tmp_path), "--provider", "value:Shop", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert note in " ".join(shown.split())
+
+
 def test_one_provider_of_everything_is_warned_of(folder: Path, capsys: Output) -> None:
     assert main(["ingest", str(folder / "acme"), "--dry-run", "--provider", "value:Acme"]) == 0
     assert (
