@@ -9,7 +9,7 @@ SHELL := bash
 
 # Python 3.11 or newer; PYTHON=... names one.
 # A name may be there and not run (a shim of pyenv without its version), so each is tried.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
   "$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && command -v "$$p" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -86,9 +86,9 @@ kernels: install ## Run the numeric tests with other kernels of NumPy, OpenBLAS,
 	  $(BIN)/python $(PYTEST) -q -n 2 $(NUMERIC)
 
 # The rooms without models, on every Python that runs here beside the one of $(VENV).
-pythons: install ## Run the unit tests of core, lab, documents, kit and client on Python 3.12 and 3.13, where they are there
+pythons: install ## Run the unit tests of core, lab, documents, kit and client on Python 3.12 to 3.14, where they are there
 	@seen=$$("$(BIN)/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); only=$$seen; \
-	for python in python3.12 python3.13 $(wildcard $(HOME)/.pyenv/versions/3.1[23].*/bin/python); do \
+	for python in python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv/versions/3.1[234].*/bin/python); do \
 	  version=$$("$$python" -c 'import sys, venv; print("%d.%d" % sys.version_info[:2])' 2> /dev/null) || continue; \
 	  case " $$seen " in *" $$version "*) continue ;; esac; seen="$$seen $$version"; \
 	  echo "Python $$version: $$python"; \
