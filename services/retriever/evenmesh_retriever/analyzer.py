@@ -31,6 +31,11 @@ _ASCII_TOKEN: Final = re.compile(r"[a-z0-9]+")
 _STEMS_KEPT: Final = 1000
 """Stems that a thread keeps. As fast as 100,000 for English text, and clearing a full cache of so many words
 takes 25 ms, in which no other thread computes in Python."""
+_LONGEST_KEPT: Final = 256
+"""Longest word whose stem is kept: a text of one word may have 64 KiB. Characters."""
+_MARKS_IN_ANY_ORDER: Final = 32
+"""Most marks in a row that Unicode's normalization may have to bring into their order. It inserts each one
+before those that come later, in a time that is quadratic in the length of the row."""
 # Beyond the Basic Multilingual Plane a character class is matched one by one, ten times as slowly.
 _MARKS: Final = range(0x300, 0x10000)
 
@@ -52,13 +57,37 @@ class UnicodeWordAnalyzer:
         # Python's \w lacks the marks that Indic vowels are written with.
         marks = "".join(chr(c) for c in _MARKS if unicodedata.category(chr(c))[0] == "M")
         self._token = re.compile(rf"[\w{marks}]+")
+        ordered = "".join(filter(_has_no_starter, map(chr, _MARKS)))
+        self._many_marks = re.compile(rf"[{ordered}\U00010000-\U0010ffff]{{{_MARKS_IN_ANY_ORDER + 1},}}")
 
     def tokens(self, text: str) -> list[str]:
         """Return the tokens of a text, in order, repetitions included."""
         if text.isascii():
             return _ASCII_TOKEN.findall(text.lower())
-        normal = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-        return self._token.findall(normal.replace("_", " "))
+        normal = unicodedata.normalize("NFKC", self.with_marks_in_order(text)).casefold()
+        return self._token.findall(unicodedata.normalize("NFKC", normal).replace("_", " "))
+
+    def with_marks_in_order(self, text: str) -> str:
+        """Return a text of the same normal forms, in which long rows of combining marks are in order."""
+        return self._many_marks.sub(_in_order, text)
+
+
+def _has_no_starter(one: str) -> bool:
+    """Return whether a character, decomposed, consists of marks that normalization brings into order."""
+    return all(map(unicodedata.combining, unicodedata.normalize("NFKD", one)))
+
+
+def _in_order(row: re.Match[str]) -> str:
+    """Return a row of marks, and of characters between them, in canonical order (Unicode, D109)."""
+    ordered: list[str] = []
+    marks: list[str] = []
+    for one in "".join(unicodedata.normalize("NFKD", one) for one in row[0]):
+        if unicodedata.combining(one):
+            marks.append(one)
+        else:
+            ordered += [*sorted(marks, key=unicodedata.combining), one]
+            marks.clear()
+    return "".join(ordered + sorted(marks, key=unicodedata.combining))
 
 
 class WhitespaceAnalyzer:
@@ -83,11 +112,19 @@ class EnglishAnalyzer:
 
     def tokens(self, text: str) -> list[str]:
         """Return the tokens of a text, in order, repetitions included."""
-        stemmer = getattr(self._thread, "stemmer", None)
-        if stemmer is None:
-            stemmer = self._thread.stemmer = Stemmer.Stemmer("english", _STEMS_KEPT)
-        stems: list[str] = stemmer.stemWords(self._words.tokens(text))
+        keeping, stemming = self._stemmers()
+        words = self._words.tokens(text)
+        stemmer = keeping if max(map(len, words), default=0) <= _LONGEST_KEPT else stemming
+        stems: list[str] = stemmer.stemWords(words)
         return stems
+
+    def _stemmers(self) -> tuple[Stemmer.Stemmer, Stemmer.Stemmer]:
+        """Return those of this thread: one that keeps stems, and one that keeps none."""
+        found: tuple[Stemmer.Stemmer, Stemmer.Stemmer] | None = getattr(self._thread, "stemmers", None)
+        if found is None:
+            found = Stemmer.Stemmer("english", _STEMS_KEPT), Stemmer.Stemmer("english", 0)
+            self._thread.stemmers = found
+        return found
 
 
 ANALYZERS: Final[Mapping[str, Callable[[], Analyzer]]] = MappingProxyType(

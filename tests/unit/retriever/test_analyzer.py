@@ -1,5 +1,9 @@
 """The documented rules of the analyzers, one by one."""
 
+import random
+import sys
+import tracemalloc
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -35,6 +39,64 @@ ANALYZER = UnicodeWordAnalyzer()
 )
 def test_tokens(text: str, tokens: list[str]) -> None:
     assert ANALYZER.tokens(text) == tokens
+
+
+ACUTE, GRAVE_BELOW = "\u0301", "\u0316"
+"""Marks of which normalization puts the second, if there are both, before the first."""
+
+
+def moves(text: str) -> int:
+    """Return how many times normalization of a text exchanges two marks: it inserts them one by one."""
+    made, row = 0, list[int]()
+    for one in "".join(unicodedata.normalize("NFKD", one) for one in text):
+        if mark := unicodedata.combining(one):
+            made += sum(other > mark for other in row)
+            row.append(mark)
+        else:
+            row.clear()
+    return made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ACUTE * 200 + GRAVE_BELOW * 200,
+        "\u0f73" * 200,  # no mark itself, but two marks of different classes
+        "\uff9e" + (ACUTE + GRAVE_BELOW) * 200,
+        GRAVE_BELOW * 200 + "\U0001d165" * 200,
+        ("\U0001f600" + ACUTE * 300 + GRAVE_BELOW * 300) * 3,
+    ],
+    ids=["marks", "two marks in one", "marks in disguise", "marks beyond 16 bits", "several rows"],
+)
+def test_the_time_of_marks_in_disorder_is_linear(text: str) -> None:
+    assert moves(text) > 40 * len(text)
+    assert moves(ANALYZER.with_marks_in_order(text)) <= 40 * len(text)
+
+
+def test_marks_in_any_order_give_the_tokens_of_unicode_s_normalization() -> None:
+    draw = random.Random(20_261_202)
+    signs = [chr(code) for code in range(sys.maxunicode + 1)]
+    marks = [one for one in signs if unicodedata.combining(one)] + ["\u0f73", "\uff9e"]
+    others = [one for one in signs if unicodedata.decomposition(one)]
+    for _ in range(500):
+        kinds = draw.choice([marks, others, marks + 200 * ["a", "é", "\u1f82", "\U0001f600", " "]])
+        text = "".join(draw.choices(kinds, k=draw.choice([3, 33, 34, 200])))
+        normal = unicodedata.normalize("NFKC", ANALYZER.with_marks_in_order(text))
+        assert normal == unicodedata.normalize("NFKC", text)
+
+
+def test_stems_of_long_words_are_not_kept() -> None:
+    """A thread keeps stems of 1,000 words: of 64 KiB each they would take 128 MB."""
+    stemmed = EnglishAnalyzer()
+    assert stemmed.tokens("running " + "a" * 50_000 + "ing") == ["run", "a" * 50_000]
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            stemmed.tokens(f"{number}" + "z" * 50_000)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 def test_ascii_takes_the_same_path_in_the_end() -> None:
