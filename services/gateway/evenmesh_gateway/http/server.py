@@ -9,12 +9,14 @@ import math
 import socket
 import ssl
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evenmesh.wire.certificates import CertificateError, Certificates, Material
@@ -31,6 +33,9 @@ _TAKEN_S: float = 300.0
 """Longest time in which a client takes nothing of what it was sent. Then the system ends its connection,
 which otherwise lasts for ever, with all that waits there. Seconds."""
 _CERTIFICATE_CHECK_S: Final = 5.0
+_EVENTS: Final = 64
+"""Most events of a connection that are read at a time, which takes about two milliseconds. A body may come in
+chunks of one byte, and a quarter of a megabyte of them is an event of its own each."""
 _log = logging.getLogger("evenmesh.gateway.server")
 
 
@@ -50,29 +55,122 @@ class _Server(uvicorn.Server):
         self.begun.set()
 
 
+class _Events(h11.Connection):
+    """The events of a connection, of which only so many are there at a time.
+
+    Attributes:
+        left: how many are there; then more data seem to be needed.
+    """
+
+    left = 0
+
+    def next_event(self) -> Any:
+        if not self.left:
+            return h11.NEED_DATA
+        self.left -= 1
+        return super().next_event()
+
+
+class _Flow(FlowControl):
+    """Reading of a connection, which both its request and its turn may pause."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._held = self._paused = False
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if not self._held:
+            super().resume_reading()
+
+    def hold(self) -> None:
+        """Read nothing until it is released."""
+        self._held = True
+        super().pause_reading()
+
+    def release(self) -> None:
+        """Read again, unless the request has enough."""
+        self._held = False
+        if not self._paused:
+            super().resume_reading()
+
+
+class _Turns:
+    """Turns of connections that have sent more than is read at a time, one in each pass of the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def add(self, go_on: Callable[[], None]) -> None:
+        """Call ``go_on`` when it is its turn."""
+        self._waiting.append(go_on)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        go_on = self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        go_on()
+
+
 def _protocol(head_s: float) -> type[H11Protocol]:
-    """Return uvicorn's protocol, with a time for the head of a request, of which it knows none."""
+    """Return uvicorn's protocol, with turns and a time for the head of a request, of which it knows none."""
+    turns = _Turns()
 
     class Protocol(H11Protocol):
-        """HTTP/1.1 on one connection, closed where a request does not begin in time."""
+        """HTTP/1.1 on one connection, closed where a request does not begin in time.
+
+        The time runs too while a body goes on whose request has been answered: nothing else would end it.
+        """
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.conn: _Events = _Events(h11.SERVER, self.config.h11_max_incomplete_event_size or 16_384)
+            self._behind = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.flow: _Flow = _Flow(transport)
             self._waiting: asyncio.TimerHandle | None = self.loop.call_later(head_s, self._close)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            heads = self.conn.their_state is h11.IDLE and (self.cycle is None or self.cycle.response_complete)
-            if not heads and self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
-            elif heads and self._waiting is None:
-                self._waiting = self.loop.call_later(head_s, self._close)
+            self._time_head()
+
+        def handle_events(self) -> None:
+            self.conn.left = _EVENTS
+            super().handle_events()
+            if self.conn.left:
+                self.flow.release()
+            elif not self._behind:
+                self._behind = True
+                self.flow.hold()
+                turns.add(self._go_on)
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._waiting is not None:
                 self._waiting.cancel()
             super().connection_lost(exc)
+
+        def _go_on(self) -> None:
+            self._behind = False
+            if not self.transport.is_closing():
+                self.handle_events()
+                self._time_head()
+
+        def _time_head(self) -> None:
+            answered = self.cycle is None or self.cycle.response_complete
+            heads = answered and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+            if not heads and self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+            elif heads and self._waiting is None:
+                self._waiting = self.loop.call_later(head_s, self._close)
 
         def _close(self) -> None:
             self._waiting = None
