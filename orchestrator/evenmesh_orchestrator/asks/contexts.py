@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nlargest
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +16,10 @@ from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_kit.rpc.policies import GroupSharesPolicy, Target, find_policy, policy_message
 from evenmesh_orchestrator.asks.merit import relevance_kind
 from evenmesh_orchestrator.domain import Contexts, Sampling
+
+BATCH_BYTES: Final = 4 * 2**20
+"""Most passages of the contexts that are answered in one call, unless one alone has more: the generator takes
+16 MiB, and the prompts of a call are copied several times. Bytes."""
 
 
 def cut(contexts: Contexts, k: int) -> Contexts:
@@ -121,6 +127,12 @@ def distinct(contexts: Contexts, num_answers: int) -> list[tuple[IntArray, tuple
     for sample, row in enumerate(contexts.rows[:num_answers]):
         samples.setdefault(row.tobytes(), []).append(sample)
     return [(contexts.rows[group[0]], tuple(group)) for group in samples.values()]
+
+
+def batch_size(passages: Sequence[Passage], k: int, most: int) -> int:
+    """Return how many contexts of ``k`` of these passages one call answers, [1, most]."""
+    largest = sum(nlargest(k, (one.ByteSize() for one in passages)))
+    return max(1, min(most, BATCH_BYTES // max(1, largest)))
 
 
 def _generator(question: str, sampling: Sampling) -> np.random.Generator:

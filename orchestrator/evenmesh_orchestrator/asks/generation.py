@@ -160,15 +160,15 @@ class GenerationStage:
         self, ask: Ask, pool: Pool, groups: Sequence[_Group], clock: Clock
     ) -> AsyncGenerator[Event, None]:
         """Answer the other contexts in batches, with the stream's default decoding: greedy."""
-        size = self._config.batch_size
+        size = rankings.batch_size(pool.passages, len(groups[0][0]), self._config.batch_size)
         in_flight = asyncio.Semaphore(self._config.batches_in_flight)
 
         async def answer(chunk: Sequence[_Group]) -> Sequence[Answer | MeshError]:
-            prompts = [ask.prompt(pool.rows(row)) for row, _ in chunk]
-            for prompt in prompts:
-                if not prompt.decoding.HasField("num_beams"):
-                    prompt.decoding.num_beams = 1
-            async with in_flight:
+            async with in_flight:  # each prompt is a copy of its passages
+                prompts = [ask.prompt(pool.rows(row)) for row, _ in chunk]
+                for prompt in prompts:
+                    if not prompt.decoding.HasField("num_beams"):
+                        prompt.decoding.num_beams = 1
                 outcome = await attempt(
                     clock,
                     Step.OTHER_ANSWERS,

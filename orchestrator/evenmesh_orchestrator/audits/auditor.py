@@ -23,6 +23,7 @@ from evenmesh.wire.errors import DeadlineExceeded, MeshError
 from evenmesh_core.arrays import IntArray
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt, handle
+from evenmesh_orchestrator.asks.contexts import batch_size
 from evenmesh_orchestrator.asks.exposure import offload, scoring_size, utility
 from evenmesh_orchestrator.asks.failure_policy import Step
 from evenmesh_orchestrator.asks.ranking import RankingStage, Scored
@@ -117,7 +118,7 @@ class Auditor:
         answers = Answers(
             lambda rows: self._answer(audit.ask, pool, rows, clock),
             contexts_to_answer(levels),
-            batch_size=self._config.batch_size,
+            batch_size=batch_size(pool.passages, audit.ask.k, self._config.batch_size),
             in_flight=self._config.batches_in_flight,
         )
         reported: set[str] = set()

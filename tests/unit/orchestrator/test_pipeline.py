@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import permutations
 from typing import TypeVar
 
 import grpc
@@ -30,9 +31,11 @@ from evenmesh.wire.errors import (
 )
 from evenmesh_core.plackett_luce import Disparity
 from evenmesh_kit.rpc.breaker import Unanswered
+from evenmesh_orchestrator.asks import contexts
 from evenmesh_orchestrator.domain import (
     Action,
     Answered,
+    Ask,
     Degraded,
     Event,
     Failed,
@@ -276,6 +279,42 @@ async def test_other_contexts_go_in_bounded_batches(mesh: Mesh) -> None:
     assert [one.samples for one in _all(events, Answered)] == [(0, 6), (1, 7), (2, 8), (3,), (4,), (5,)]
     # The stream decodes greedily by default, so the batches ask for it.
     assert {prompt.decoding.num_beams for batch in mesh.generator.batches for prompt in batch} == {1}
+
+
+async def test_prompts_of_many_long_contexts_are_made_when_it_is_their_turn(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prompt copies its passages: all at once, those of one ask took two gigabytes."""
+    made, waiting = 0, 0
+    prompt = Ask.prompt
+
+    def counted(self: Ask, passages: Iterable[common_pb2.Passage]) -> generator_pb.GenerateRequest:
+        nonlocal made, waiting
+        made += 1
+        waiting = max(waiting, made - 1 - sum(map(len, mesh.generator.batches)))
+        return prompt(self, passages)
+
+    monkeypatch.setattr(Ask, "prompt", counted)
+    mesh.generator.batch_delay_s = 0.001
+    mesh.retriever.rankings = list(permutations(range(6), 3))
+    events = await mesh.run(ask(k=3, sampling={"num_rankings": 120}))
+    batch = mesh.config.batch_size
+    assert made == len(_all(events, Answered)) == 120
+    assert waiting <= batch
+
+
+async def test_a_batch_has_no_more_bytes_than_the_generator_takes(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "BATCH_BYTES", 10_000)
+    mesh.config = replace(mesh.config, batch_size=16)
+    mesh.retriever.rankings = list(permutations(range(6), 3))
+    for size, most in ((100, 16), (1_000, 3), (20_000, 1)):
+        mesh.retriever.passages = [passage(name, "x" * size) for name in "abcdef"]
+        mesh.generator.batches.clear()
+        events = await mesh.run(ask(k=3, sampling={"num_rankings": 120}))
+        assert len(_all(events, Answered)) == 1 + sum(map(len, mesh.generator.batches))
+        assert max(map(len, mesh.generator.batches)) == most
 
 
 async def test_decoding_that_was_asked_for_is_kept(mesh: Mesh) -> None:

@@ -21,6 +21,7 @@ from evenmesh_core.exposure import exposure_metrics
 from evenmesh_core.oracle import oracle_rankings
 from evenmesh_core.plackett_luce import inclusion_probabilities, log_probability, log_weights, sample_rankings
 from evenmesh_core.text_metrics import token_f1
+from evenmesh_orchestrator.asks import contexts as asked_contexts
 from evenmesh_orchestrator.domain import Action, Audit, AuditEvent, Degraded, Finished, Ranked, Stage
 from evenmesh_orchestrator.expressions.sources import COLLECTION_DEPTH
 from tests.unit.orchestrator.fakes import Mesh, ask, ask_expression, audit, passage
@@ -135,6 +136,16 @@ async def test_every_context_is_answered_once_and_few_at_a_time(mesh: Mesh) -> N
     assert mesh.generator.most_batches_at_once == mesh.config.batches_in_flight
     assert max(map(len, mesh.generator.batches)) <= mesh.config.batch_size
     assert len(mesh.retriever.calls) == 1
+
+
+async def test_contexts_of_long_passages_are_asked_for_in_smaller_batches(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked_contexts, "BATCH_BYTES", 10_000)
+    mesh.config = replace(mesh.config, batch_size=16)
+    mesh.retriever.passages = [passage(name, "x" * 1_600) for name in NAMES]
+    await mesh.audit(audit(alphas=[0], rankings=50))
+    assert max(map(len, mesh.generator.batches)) == 3  # of two passages each
 
 
 async def test_exact_exposure_is_that_of_infinitely_many_samples(mesh: Mesh) -> None:
