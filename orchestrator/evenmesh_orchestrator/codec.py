@@ -185,14 +185,14 @@ def event(value: Event) -> pb.AskResponse:
         case pb.Delta():
             return pb.AskResponse(delta=value)
         case Retrieved(found, collection):
-            retrieved = pb.Retrieved(
-                passages=found.passages,
-                scores=found.scores.tolist(),
-                retriever=found.retriever,
-                index_version=found.index_version,
-                collection=collection,
-            )
-            return pb.AskResponse(retrieved=retrieved)
+            response = pb.AskResponse()
+            retrieved = response.retrieved
+            retrieved.passages.extend(found.passages)  # in their place: another copy takes six times as long
+            retrieved.scores.extend(found.scores.tolist())
+            retrieved.retriever = found.retriever
+            retrieved.index_version = found.index_version
+            retrieved.collection = collection
+            return response
         case Ranked(contexts, reranker, model_version, member, fusion, policy):
             ranked = pb.Ranked(
                 contexts=_rankings(contexts),

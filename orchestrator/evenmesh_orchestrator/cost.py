@@ -6,10 +6,11 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from evenmesh_orchestrator.domain import Ask, Audit, EnsembleAsk
+from evenmesh_orchestrator.domain import Ask, Audit, EnsembleAsk, Pool
 
 _PLACES_PER_ANSWER: Final = 10_000
 _BYTES_PER_ANSWER: Final = 32_768
+_FREE_BYTES: Final = 2**20
 
 
 def of_ask(ask: Ask, request: Message) -> int:
@@ -28,6 +29,12 @@ def of_audit(audit: Audit, request: Message) -> int:
     """Return the work of an audit: answers, places of its rankings, and its request. Answers, [1, inf)."""
     answers = audit.num_rankings if audit.ask.num_answers else 1
     return answers + _drawn(audit.num_rankings, audit.ask) + _held(request)
+
+
+def of_pool(pool: Pool) -> int:
+    """Return the work of passages that were found: a mebibyte is free, more counts as in a request."""
+    found = sum(passage.ByteSize() for passage in pool.passages)
+    return max(0, found - _FREE_BYTES) // _BYTES_PER_ANSWER
 
 
 def _drawn(rankings: int, ask: Ask) -> int:

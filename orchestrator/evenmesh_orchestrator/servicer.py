@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from evenmesh_orchestrator.conversations.conversation import Conversation
 from evenmesh_orchestrator.conversations.store import ConversationLost, ConversationStore
 from evenmesh_orchestrator.conversations.stream import Inbox
 from evenmesh_orchestrator.conversations.turns import TurnEnd, TurnEvent, TurnHandler
+from evenmesh_orchestrator.domain import Retrieved
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -82,7 +83,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             ask = await self._read(request, partial(read_ask, request, self._defaults))
             work = cost.of_ask(ask, request)
             run = self._pipeline.ask(ask, deadline.current())
-        async with self._admission.admit(work), aclosing(_ahead(run)) as events:
+        async with self._admission.admit(work), aclosing(self._counted(request, _ahead(run))) as events:
             async for event in events:
                 yield codec.event(event)
 
@@ -162,6 +163,21 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         large = request.ByteSize() > _INLINE_BYTES or len(request.candidates.passages) > _INLINE_CANDIDATES
         return await self._pool.run(read) if parses or large else read()
 
+    async def _counted(
+        self, request: pb.AskRequest, events: AsyncGenerator[E, None]
+    ) -> AsyncGenerator[E, None]:
+        """Yield the events of an ask, and count passages that it has found as those that a request has.
+
+        They are held in memory several times, and what they take is known only now. A quarter of what the
+        caller may have in flight is the most: an ask that has begun is never too large.
+        """
+        async with AsyncExitStack() as held, aclosing(events):
+            async for event in events:
+                if isinstance(event, Retrieved) and not request.candidates.passages:
+                    work = min(cost.of_pool(event.pool), self._admission.largest // 4)
+                    await held.enter_async_context(self._admission.admit(work))
+                yield event
+
     async def _turn(
         self, conversation: Conversation, request: pb.ConverseRequest, inbox: Inbox
     ) -> AsyncGenerator[TurnEvent, None]:
@@ -183,7 +199,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         timeout_s = conversation_codec.timeout_s(request, self._turn_timeout_s)
         limit = deadline.Deadline.after(min(timeout_s, deadline.current().remaining()))
         async with self._admission.admit(cost.of_ask(ask, request)):
-            turn = _ahead(self._turns.run(conversation, ask, limit))
+            turn = self._counted(request.ask, _ahead(self._turns.run(conversation, ask, limit)))
             async with aclosing(turn), aclosing(inbox.until_cancelled(turn)) as events:
                 async for event in events:
                     yield event

@@ -14,7 +14,7 @@ import pytest
 
 import evenmesh_orchestrator
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh.wire.errors import InvalidField, MeshError, Overloaded
 from evenmesh_core.plackett_luce import Disparity
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -23,9 +23,9 @@ from evenmesh_orchestrator import servicer as servicer_module
 from evenmesh_orchestrator.asks.request import Defaults
 from evenmesh_orchestrator.conversations.conversation import Conversation, Limits
 from evenmesh_orchestrator.conversations.memory import MemoryConversationStore
-from evenmesh_orchestrator.domain import Sampling
+from evenmesh_orchestrator.domain import EMPTY_POOL, Pool, Sampling
 from evenmesh_orchestrator.servicer import OrchestratorServicer
-from tests.unit.orchestrator.fakes import ask, audit, ensemble
+from tests.unit.orchestrator.fakes import Mesh, ask, audit, ensemble, passage
 
 EMPTY = pb.AskRequest()
 
@@ -68,6 +68,52 @@ def test_a_large_request_counts_its_bytes() -> None:
     for at in range(100):
         request.candidates.passages.add(id=str(at), text="x" * 65_536)
     assert cost.of_ask(replace(ask(), num_answers=1, depth=100, sampling=None), request) == 1 + 200
+
+
+def test_found_passages_count_their_bytes_from_a_mebibyte_on() -> None:
+    def found(number: int) -> Pool:
+        return replace(EMPTY_POOL, passages=[passage(str(at), "x" * 65_536) for at in range(number)])
+
+    assert [cost.of_pool(found(number)) for number in (0, 15, 17, 116)] == [0, 0, 2, 200]
+
+
+@pytest.fixture
+def serving(mesh: Mesh) -> OrchestratorServicer:
+    """Serves asks over what the retriever has, and counts 40 answers at a time."""
+    nothing = cast(Any, None)
+    return OrchestratorServicer(
+        mesh.pipeline(),
+        pool=mesh.pool,
+        admission=Admission(40, "answers"),
+        defaults=Defaults("demo", "none"),
+        turns=nothing,
+        conversations=nothing,
+        turn_timeout_s=60,
+    )
+
+
+async def test_asks_that_found_much_are_few_at_a_time(mesh: Mesh, serving: OrchestratorServicer) -> None:
+    """A hundred asks of one tenant held 26 MB of found passages each, several times, and counted one each."""
+    mesh.generator.delay_s = 1e6
+    many = [serving.Ask(pb.AskRequest(question="Which?", k=1), cast(Any, None)) for _ in range(5)]
+    mesh.retriever.passages = [passage(str(at), "x" * 65_536) for at in range(100)]
+    for asked in many[:3]:
+        assert (await anext(asked)).HasField("retrieved")
+    with pytest.raises(Overloaded):  # 3 · (1 + 10) + 1 of 40 are held: another 10 do not fit
+        await anext(many[3])
+    await many[0].aclose()  # type: ignore[attr-defined]
+    assert (await anext(many[4])).HasField("retrieved")
+    for asked in many:
+        await asked.aclose()  # type: ignore[attr-defined]
+
+
+async def test_passages_that_a_request_brings_count_once(mesh: Mesh, serving: OrchestratorServicer) -> None:
+    request = pb.AskRequest(question="Which?", k=1, num_answers=0)
+    for at in range(19):  # 39 of 40
+        request.candidates.passages.add(id=str(at), text="x" * 65_536)
+    mesh.retriever.passages = list(request.candidates.passages)
+    kinds = [one.WhichOneof("event") async for one in serving.Ask(request, cast(Any, None))]
+    assert kinds[-1] == "done"
 
 
 def test_an_ensemble_counts_its_bytes_for_every_member_and_the_vote() -> None:
