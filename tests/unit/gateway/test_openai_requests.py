@@ -14,9 +14,9 @@ from evenmesh.reranker.v1.reranker_service_pb2 import RerankRequest as RerankMes
 from evenmesh.reranker.v1.reranker_service_pb2 import RerankResponse as RerankReply
 from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_gateway.json_messages import from_value
-from evenmesh_gateway.openai import pipelines
+from evenmesh_gateway.openai import pipelines, requests
 from evenmesh_gateway.openai.embeddings import EmbeddingRequest
-from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest, ask_of, read
+from evenmesh_gateway.openai.requests import ChatMessage, ChatRequest, ResponseRequest, ask_of, read
 from evenmesh_gateway.openai.rerank import RerankRequest, message_of, ranking, renaming
 
 
@@ -52,6 +52,29 @@ def test_messages_before_the_last_are_turns() -> None:
         Turn(question="And\na zipper?", answer=""),
     ]
     assert ignored == ["messages[0]", "messages[1]"]
+
+
+def test_many_messages_of_the_model_are_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was added to those before it: 199 messages, 19 MB in all, took five seconds."""
+    written = 0
+
+    class CountedTurn:
+        def __init__(self, question: str = "", answer: str = "") -> None:
+            self.question = question
+            self.answer = answer
+
+        def __setattr__(self, name: str, value: str) -> None:
+            nonlocal written
+            written += len(value)
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(requests, "Turn", CountedTurn)
+    said = ["x" * 1000] * 199
+    messages = [ChatMessage(role="user", content="q")]
+    messages += [ChatMessage(role="assistant", content=one) for one in said]
+    _, turns = requests._talk([*messages, messages[0]], "messages")
+    assert turns[0].answer == "\n".join(said)
+    assert written == len("q") + len(turns[0].answer)
 
 
 def test_the_model_names_a_pipeline() -> None:

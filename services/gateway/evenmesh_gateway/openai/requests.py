@@ -336,17 +336,18 @@ def _set_decoding(request: pb.AskRequest, asked: Asked) -> bool:
 
 def _talk(messages: Iterable[ChatMessage], where: str) -> tuple[str, list[Turn]]:
     """Return the question and the turns before it; messages of one role in a row are one text."""
-    turns: list[Turn] = []
+    talk: list[tuple[list[str], list[str]]] = []
     asking: list[str] = []
     for one in messages:
         if one.role == "user":
             asking.append(one.said)
         elif one.role == "assistant":
             if asking:
-                turns.append(Turn(question="\n".join(asking), answer=one.said))
+                talk.append((asking, [one.said]))
                 asking = []
-            elif turns:
-                turns[-1].answer += f"\n{one.said}"
+            elif talk:
+                talk[-1][1].append(one.said)
     if not asking:
         raise InvalidField(where, "must end with a message of the user")
+    turns = [Turn(question="\n".join(asked), answer="\n".join(said)) for asked, said in talk]
     return "\n".join(asking), turns
