@@ -8,17 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import grpc
 import httpx
 import pytest
 
 import evenmesh
 from evenmesh.addresses import Addresses
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from evenmesh.types.request import Agent
-from evenmesh.wire.errors import NotFound, PermissionDenied
+from evenmesh.wire.channel import connect
+from evenmesh.wire.credentials import Credential
+from evenmesh.wire.errors import NotFound, PermissionDenied, from_rpc_error
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_evaluator.__main__ import EvaluatorService
+from evenmesh_evaluator.settings import EvaluatorSettings
 from evenmesh_gateway.app import Gateway
 from evenmesh_gateway.http.server import HttpServer
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.caller import Caller, Role
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
@@ -248,3 +258,41 @@ async def test_nobody_speaks_for_another_by_mcp(gateway: tuple[httpx.AsyncClient
 async def _given(session: ClientSession, agent: Agent) -> Any:
     given = {"query": "q", "passage_id": "p", "usefulness": 0.5}
     return await session.call_tool("give_feedback", {**given, "task": agent.task_id, "model": agent.model_id})
+
+
+async def test_who_is_bound_stores_no_observations(tmp_path: Path) -> None:
+    """With those of asks that never were it could change statements, and what other agents are shown."""
+    file, keys = tmp_path / "keys.toml", {}
+    people: dict[str, dict[str, Any]] = {
+        "bound": {"roles": ["ask"], "tenant": "acme", "agents": ["qa/mine"]},
+        "free": {"roles": ["ask"], "tenant": "acme"},
+        "mesh": {"roles": ["service"], "tenant": "default"},
+    }
+    for name, fields in people.items():
+        keys[name], digest = new_key()
+        add_entry(file, KeyEntry.read({"name": name, "sha256": digest, **fields}))
+    settings = EvaluatorSettings(home=tmp_path, port=0, grace_s=0, api_keys=file)
+    telemetry = Telemetry.disabled()
+    service = EvaluatorService(settings, telemetry)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            MeshServer("evaluator", settings, service, telemetry=telemetry)
+        )
+
+        async def stored(who: str, id_: str) -> bool:
+            security = ChannelSecurity(credential=Credential(keys[who]))
+            observation = evaluator_pb.Observation(id=id_, run_id="r", query_id="q")
+            async with connect(server.address, service="evaluator", security=security) as channel:
+                call = evaluator_grpc.EvaluatorServiceStub(channel).Observe(
+                    iter([evaluator_pb.ObserveRequest(observation=observation)])
+                )
+                return bool((await call.read()).HasField("ack"))
+
+        assert await stored("free", "a")
+        callers.enter(Caller("outbox", "acme", frozenset({Role.SERVICE})))
+        assert await stored("mesh", "b")
+        with pytest.raises(grpc.RpcError) as refused:
+            await stored("bound", "c")
+        error = from_rpc_error(refused.value)
+        assert isinstance(error, PermissionDenied)
+        assert "qa/mine" in error.message

@@ -24,6 +24,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_kit.rpc.statuses import item_error
+from evenmesh_kit.security import agents
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.telemetry.setup import Telemetry
 
@@ -66,8 +67,10 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
         """Store observations and acknowledge each in order; up to a window of them share commits.
 
         A refused observation does not end the stream. A store that cannot write ends it with UNAVAILABLE:
-        the caller may send unacknowledged observations again.
+        the caller may send unacknowledged observations again. A caller that is bound to agents stores none:
+        an observation says what happened to every agent's asks, and changes what all of them are shown.
         """
+        agents.check_all("observation")
         tenant = callers.current().tenant
         outcomes: asyncio.Queue[tuple[asyncio.Task[pb.ObserveResponse], str] | None] = asyncio.Queue()
         window = asyncio.Semaphore(self._window)
