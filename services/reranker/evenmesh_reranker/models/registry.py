@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from datetime import datetime
 from functools import partial
 from typing import Final, cast
@@ -115,6 +116,9 @@ class ModelRegistry:
         # What the files of loaded versions looked like before they were read.
         self._states: dict[str, Hashable | None] = {}
         self._known_agents: list[Agent] = []
+        # Those whose tokens are in the next one, by tenant.
+        self._read_agents: list[Agent] | None = None
+        self._tokens: dict[str, set[str]] = {}
         # Those of them whose tokens all loaded models have.
         self._followed: set[Agent] = set()
         self._promoted_at: datetime | None = None
@@ -191,7 +195,8 @@ class ModelRegistry:
             return False
         if model is not self._default or agent in self._followed:  # without reading all agents
             return True
-        return agent_tokens(agent) <= self._visible_tokens(model, agent.tenant)
+        mine = self._tokens_of(agent.tenant)
+        return all(token in self._default_tokens or token in mine for token in agent_tokens(agent))
 
     async def register(self, agent: Agent) -> None:
         """Add tokens for an agent to the served model; its scores stay as they are."""
@@ -686,8 +691,16 @@ class ModelRegistry:
 
     def _visible_tokens(self, default: LoadedModel, tenant: str) -> frozenset[str]:
         """Return tokens of the default model without those of other tenants' agents."""
-        mine = {token for one in self._known_agents if one.tenant == tenant for token in agent_tokens(one)}
-        return frozenset(default.agent_tokens) & (self._default_tokens | mine)
+        return frozenset(default.agent_tokens) & (self._default_tokens | self._tokens_of(tenant))
+
+    def _tokens_of(self, tenant: str) -> Set[str]:
+        """Return the tokens of a tenant's registered agents; all agents are read once after each change."""
+        if self._read_agents is not self._known_agents:
+            self._read_agents = self._known_agents
+            self._tokens = defaultdict(set)
+            for agent in self._read_agents:
+                self._tokens[agent.tenant] |= agent_tokens(agent)
+        return self._tokens.get(tenant, frozenset())
 
 
 def _promoting(version: str | None) -> _Change:

@@ -20,6 +20,7 @@ from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.models import registry as registries
 from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import Pointer
+from evenmesh_reranker.models.token_names import agent_tokens
 from evenmesh_reranker.ports import LoadedModel
 from tests.support.clock import Clock
 from tests.support.registry_world import ANN, Loader, Model, World
@@ -354,6 +355,31 @@ async def test_whether_a_registered_agent_is_known_takes_no_reading_of_all(
         mine = Agent("qa", "mine", "acme")
         await registry.register(mine)
         assert await registry.knows(mine)
+    finally:
+        await registry.close()
+
+
+async def test_agents_that_are_not_registered_are_listed_without_reading_all_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of them read the agents of all tenants a thousand times, on the event loop."""
+    read: list[Agent] = []
+
+    def counted(agent: Agent) -> frozenset[str]:
+        read.append(agent)
+        return agent_tokens(agent)
+
+    registry = world.another(poll_s=3600)
+    await registry.start(Model("origin", "shipped", datetime.now(UTC), 0.5))
+    try:
+        for number in range(20):
+            await registry.register(Agent(f"t{number}", f"m{number}", "acme"))
+        monkeypatch.setattr(registries, "agent_tokens", counted)
+        for number in range(20):
+            assert await registry.knows(Agent(f"t{number}", "m0", "acme"))
+            assert not await registry.knows(Agent(f"t{number}", "m0", "other"))
+            assert not await registry.knows(Agent(f"t{number}", "m99", "acme"))
+        assert len(read) <= 21 + 2 * 20  # once those of all, and those that are asked about
     finally:
         await registry.close()
 
