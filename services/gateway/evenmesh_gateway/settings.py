@@ -74,7 +74,8 @@ class GatewaySettings(ServiceSettings):
     max_upload_bytes: int = Field(default=2**30, ge=1024, le=2**40)
     """Largest body of an ingest, whose passages are sent on as they come. Bytes, [1024, 2^40]."""
     head_s: float = Field(default=10.0, gt=0, le=300)
-    """Longest time for the head of a request to arrive on a connection. Seconds, (0, 300]."""
+    """Longest time for a handshake of TLS, for the head of a request to arrive on a connection, and for the
+    rest of a body whose request has been answered. Seconds, (0, 300]."""
     compute_threads: int = Field(default=1, ge=1, le=64)
     """Threads that convert large messages from and to JSON. Threads, [1, 64]."""
 

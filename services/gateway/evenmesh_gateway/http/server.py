@@ -11,6 +11,7 @@ import ssl
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import h11
@@ -40,18 +41,41 @@ _log = logging.getLogger("evenmesh.gateway.server")
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, whose signals are those of :func:`serve`."""
+    """uvicorn's server, whose signals are those of :func:`serve`, with a time for handshakes.
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    Args:
+        config: of uvicorn.
+        handshake_s: longest handshake of TLS, which counts as no connection yet. Seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
         super().__init__(config)
         self.begun = asyncio.Event()
+        self._handshake_s = handshake_s
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])  # its own listeners let a handshake last a minute
+        config = self.config
+        protocol: Any = config.http_protocol_class
+        make = partial(
+            protocol,
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for listener in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                make,
+                sock=listener,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=None if config.ssl is None else self._handshake_s,
+            )
+            self.servers.append(server)
         self.begun.set()
 
 
@@ -220,7 +244,7 @@ class HttpServer:
             ssl_cert_reqs=ssl.CERT_REQUIRED if required else ssl.CERT_NONE,
         )
         self._config.load()
-        self._server = _Server(self._config)
+        self._server = _Server(self._config, settings.head_s)
         self._running: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._stack = contextlib.ExitStack()

@@ -72,6 +72,19 @@ async def until_trusted(*arguments: Any) -> None:
             await asyncio.sleep(0.02)
 
 
+async def test_a_handshake_that_does_not_end_closes_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as no connection, and took a file descriptor for a minute: 20,000 of them let nobody in."""
+    files = write(tmp_path, trustme.CA())
+    async with serving(monkeypatch, head_s=0.2, **files) as address:
+        for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(sent)
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+
+
 async def test_files_that_change_again_while_they_are_read_do_not_end_renewals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
