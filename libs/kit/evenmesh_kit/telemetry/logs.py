@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ from evenmesh_kit.settings import ServiceSettings, unread_variables
 TEXT_KEY: Final = "user_text"
 """``extra`` key for text of users, ``log.info("no answer", extra={"user_text": query})``; usually dropped."""
 
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Controls of terminals, ends of lines, changes of direction and halves of characters, which JSON leaves as
+they are: in a name they would change how a line looks, or that it can be written."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -53,7 +57,8 @@ class JsonFormatter(logging.Formatter):
         # Not only None: who logs with exc_info=False leaves that in the record.
         if record.exc_info and record.exc_info[1] is not None:
             line["exception"] = self._exception(record.exc_info[1])
-        return json.dumps(line, ensure_ascii=False, default=repr)
+        text = json.dumps(line, ensure_ascii=False, default=repr)
+        return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
     def _exception(self, error: BaseException) -> str:
         if self._log_text:

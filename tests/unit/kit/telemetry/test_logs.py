@@ -48,6 +48,31 @@ def test_a_line_says_when_where_and_what(lines: Any) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\x9b31mred",
+        "two\u2028lines",
+        "two\x85lines",
+        "\u202egnp.exe",
+        "\u2066a\u2069",
+        "half \ud800",
+        "\x1b[2J\n",
+    ],
+    ids=["terminal", "line", "next line", "direction", "isolate", "half", "escape"],
+)
+def test_a_name_changes_no_terminal_and_begins_no_line(
+    lines: Any, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    lines()
+    target = f"Zoë, 東京 and {name}"
+    logging.getLogger("evenmesh.audit").info("call", extra={"target": target})
+    written = capsys.readouterr().err.rstrip("\n")
+    assert written.isprintable()
+    assert "Zoë, 東京" in written
+    assert json.loads(written)["target"] == target
+
+
 def test_text_of_users_is_dropped(lines: Any) -> None:
     read = lines()
     logging.getLogger("evenmesh.echo").info("no answer", extra={"user_text": PRIVATE})
