@@ -14,6 +14,7 @@ import pytest
 from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField, Overloaded
+from evenmesh_gateway.http import events
 from evenmesh_gateway.openai import requests, routes
 from tests.support.scripted import Ask, ScriptedMesh
 
@@ -249,6 +250,46 @@ async def test_an_error_after_the_first_chunk_ends_the_stream(
         ]
     with pytest.raises(openai.APIError, match="too much work"):
         [one async for one in await client.responses.create(model="evenmesh", input="q", stream=True)]
+
+
+async def test_an_error_before_the_first_text_of_a_stream_is_the_response(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    """Clients wait and ask again by the status, and by nothing in a stream."""
+    scripted.orchestrator.events = scripted.orchestrator.events[:2]
+    scripted.orchestrator.error = Overloaded("too much work", 2.5)
+    client = client_of(gateway)
+    with pytest.raises(openai.RateLimitError, match="too much work") as refused:
+        await client.chat.completions.create(model="evenmesh", messages=SAID, stream=True)
+    assert refused.value.response.headers["retry-after"] == "3"
+    with pytest.raises(openai.RateLimitError, match="too much work"):
+        await client.responses.create(model="evenmesh", input="q", stream=True)
+
+
+async def test_a_stream_begins_in_a_long_silence_and_then_its_error_is_an_event(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_SILENCE_S", 0.001)
+    scripted.orchestrator.hang, scripted.orchestrator.events = True, scripted.orchestrator.events[:2]
+    body = {"messages": SAID, "stream": True}
+    async with gateway.stream(
+        "POST", "/v1/chat/completions", json=body, headers={"X-Request-Timeout": "2"}
+    ) as reply:
+        assert reply.status_code == 200
+        lines = [line async for line in reply.aiter_lines() if line.startswith("data: ")]
+    assert (json.loads(lines[0][6:])["error"]["code"], lines[1:]) == ("DEADLINE_EXCEEDED", ["data: [DONE]"])
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank"])
+async def test_another_method_is_an_error_that_clients_read(gateway: httpx.AsyncClient, path: str) -> None:
+    reply = await gateway.get(path)
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert reply.json()["error"] == {
+        "message": reply.json()["detail"],
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "NO_METHOD",
+    }
 
 
 async def test_a_client_that_leaves_its_stream_frees_the_model(

@@ -146,7 +146,7 @@ class Problems:
         except HTTPException as error:
             if started:
                 raise
-            await _unrouted(error)(scope, receive, send)
+            await _unrouted(scope, error)(scope, receive, send)
         except Exception as error:
             if scope["type"] != "http" or started:
                 raise
@@ -198,8 +198,9 @@ class GatewayRoute(Route):
         self.passes = passes
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match a request; one with another method is of this route, too, and so is its problem."""
         match, child = super().matches(scope)
-        return match, {**child, "route": self} if match is Match.FULL else child
+        return match, child if match is Match.NONE else {**child, "route": self}
 
 
 class GatewayRouter(Router):
@@ -231,13 +232,14 @@ class GatewayRouter(Router):
         await super().app(scope, receive, send)
 
 
-def _unrouted(error: HTTPException) -> Response:
+def _unrouted(scope: Scope, error: HTTPException) -> Response:
     """Return the response to a request for a path or with a method that is not here."""
     words = "there is nothing here; GET /openapi.json lists what there is"
     if allowed := (error.headers or {}).get("Allow"):
         words = f"this address takes {allowed}; GET /openapi.json says of what"
     reason = _REASONS.get(error.status_code, "BAD_REQUEST")
-    response = problem_response(HttpProblem(error.status_code, reason, words))
+    problem = HttpProblem(error.status_code, reason, words)
+    response = problem_response(problem, _added(scope, problem))
     response.headers.update(error.headers or {})
     return response
 

@@ -133,7 +133,8 @@ class OpenAiRoutes:
             return JSONResponse(chat.completion(outcome, name, asked.model, created))
         with_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
         chunks = chat.Chunks(name, asked.model, created, with_usage=with_usage)
-        return events.response(_chunk_events(self._stream(asked, message, call, outcome, chunks)))
+        head = events.Head()
+        return events.response(_chunk_events(self._stream(asked, message, call, outcome, chunks, head)), head)
 
     async def _respond(self, request: Request) -> Response:
         call, (asked, message, ignored) = await self._read(
@@ -144,7 +145,8 @@ class OpenAiRoutes:
         if not asked.stream:
             await unless_hung_up(request, self._gather(asked, message, call, outcome))
             return JSONResponse(made.whole(outcome))
-        return events.response(_response_events(self._stream(asked, message, call, outcome, made)))
+        head = events.Head()
+        return events.response(_response_events(self._stream(asked, message, call, outcome, made, head)), head)
 
     async def _ranked(self, request: Request) -> Response:
         call, (asked, message) = await self._read(request, self._rerank, _read_rerank)
@@ -245,28 +247,28 @@ class OpenAiRoutes:
         call: Call,
         outcome: Outcome,
         made: chat.Chunks | OpenAiResponse,
+        head: events.Head,
     ) -> AsyncGenerator[dict[str, Any] | MeshError, None]:
-        """Yield the chunks of an ask; an error after the first of them is the last."""
-        began = False
+        """Yield the chunks of an ask, from its first text on; an error after the head is the last."""
         said = ""
         try:
             with requests.renaming(asked):
                 async with aclosing(self._events(message, call)) as received:
                     async for event in received:
                         piece = outcome.add(event)
-                        if not began:
-                            for chunk in made.begin():
-                                yield chunk
-                            began = True
                         if piece:
+                            for chunk in () if said else made.begin():
+                                yield chunk
                             said += piece
                             yield made.text(piece)
                 outcome.check(said)
         except MeshError as error:
-            if not began:
+            if not head.sent:
                 raise
             yield error
             return
+        for chunk in () if said else made.begin():
+            yield chunk
         if not said and outcome.text:
             yield made.text(outcome.text)
         for chunk in made.end(outcome):
