@@ -131,6 +131,7 @@ class Orchestrator(Service):
             pool=self._pool,
             votes=evaluator_client,
             balances=evaluator_client,
+            models=generator_client,
         )
         self._conversations = conversation_store(settings)
         admission = Admission.from_settings(settings, "answers")

@@ -26,7 +26,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.wire.call_ends import CallEnd
 from evenmesh.wire.channel import DEFAULT_MAX_MESSAGE_BYTES, connect
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import MeshError, Unavailable, from_item_error, from_rpc_error
+from evenmesh.wire.errors import MeshError, NotFound, Unavailable, from_item_error, from_rpc_error
 from evenmesh.wire.methods import facts_of
 from evenmesh.wire.pieces import in_pieces
 from evenmesh.wire.stream import Stream
@@ -179,7 +179,7 @@ class RerankerClient(_Client):
 
 
 class GeneratorClient(_Client):
-    """The generator, as :class:`evenmesh_orchestrator.ports.Generator`."""
+    """The generator, as :class:`evenmesh_orchestrator.ports.Generator` and ``Models``."""
 
     NAME = "generator"
     SERVICE = generator_pb.DESCRIPTOR.services_by_name["GeneratorService"]
@@ -188,6 +188,25 @@ class GeneratorClient(_Client):
     def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
         super().__init__(channel, upstream)
         self._stub = generator_grpc.GeneratorServiceStub(channel)
+        self._models: frozenset[str] = frozenset()
+
+    async def check_model(self, name: str, *, timeout_s: float) -> None:
+        """Check that there is a model; see the port.
+
+        Names of the last list cost no call. No name is refused by an old list: a replica may have new models.
+        """
+        if name in self._models:
+            return
+        try:
+            listed = await self._call(
+                self._stub.ListModels, generator_pb.ListModelsRequest(), timeout_s=timeout_s, again=False
+            )
+        except MeshError:
+            return
+        self._models = frozenset(one.name for one in listed.models)
+        if name not in self._models:
+            known = ", ".join(one.name for one in listed.models)
+            raise NotFound("model", f"no model {name!r}; there are {known}")
 
     async def stream(
         self, prompt: generator_pb.GenerateRequest, *, timeout_s: float

@@ -49,6 +49,17 @@ class Generator(Protocol):
         """Return what the model itself knows about a question: passages in one ranking, with ids ``PK/…``."""
 
 
+class Models(Protocol):
+    """Knows which models there are."""
+
+    async def check_model(self, name: str, *, timeout_s: float) -> None:
+        """Check that there is a model of this name; where that cannot be learned, its call will tell.
+
+        Raises:
+            NotFound: there is none.
+        """
+
+
 class Balances(Protocol):
     """Knows what providers are owed."""
 

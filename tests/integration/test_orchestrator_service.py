@@ -163,11 +163,12 @@ class ScriptedGenerator(Script, generator_grpc.GeneratorServiceServicer):
 
     letter_delay_s = 0.0
     error_after = 0
+    models: Sequence[str] = ()
 
     def reset(self) -> None:
         """Works again, and was asked nothing."""
         super().reset()
-        self.letter_delay_s, self.error_after = 0.0, 0
+        self.letter_delay_s, self.error_after, self.models = 0.0, 0, ()
 
     async def Generate(  # noqa: N802
         self, request: generator_pb.GenerateRequest, context: Any
@@ -210,7 +211,9 @@ class ScriptedGenerator(Script, generator_grpc.GeneratorServiceServicer):
         raise NotImplementedError
 
     async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802
-        raise NotImplementedError
+        if not self.models:
+            raise Unavailable("STARTING", "the models are being loaded")
+        return generator_pb.ListModelsResponse(models=[generator_pb.Model(name=one) for one in self.models])
 
 
 class _Settings(ServiceSettings):
@@ -596,6 +599,22 @@ async def test_an_audit_that_cannot_be_run_is_refused_under_its_own_names(mesh: 
         await _audited(mesh, ask={"retriever": "x"})
     assert from_rpc_error(caught.value).field == "ask.retriever"
     assert mesh.generator.asked == []
+
+
+async def test_a_model_that_does_not_exist_is_refused_before_work_begins(mesh: Mesh) -> None:
+    mesh.generator.models = ["small"]
+    code, error = await mesh.refused(model="large")
+    assert (code, error.field) == (grpc.StatusCode.NOT_FOUND, "model")
+    assert "there are small" in error.message
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _audited(mesh, ask={"model": "large"})
+    assert (caught.value.code(), from_rpc_error(caught.value).field) == (code, "ask.model")
+    assert mesh.retriever.asked == mesh.reranker.asked == mesh.generator.asked == []
+
+    await mesh.ask(model="small")
+    await mesh.ask(model="large", num_answers=0)  # nobody answers with it
+    mesh.generator.models = []
+    await mesh.ask(model="large")  # nobody knows, so the generator is asked
 
 
 async def test_cancelling_an_audit_stops_the_model(mesh: Mesh) -> None:

@@ -21,13 +21,25 @@ from evenmesh_orchestrator.asks import contexts as rankings
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt, handle
 from evenmesh_orchestrator.asks.citations import found_citations
 from evenmesh_orchestrator.asks.failure_policy import Step
-from evenmesh_orchestrator.domain import Answered, Ask, Contexts, Event, Failed, Pool
-from evenmesh_orchestrator.ports import Generator
+from evenmesh_orchestrator.domain import Answered, Ask, Contexts, Event, Failed, Pool, Stage
+from evenmesh_orchestrator.ports import Generator, Models
 
 _DELTA_PAUSE_S: Final = 0.02
+_CHECK_S: Final = 0.5
+"""Longest time to look up a name that is not known yet. Seconds."""
 
 _Group = tuple[IntArray, tuple[int, ...]]
 """A context and the samples that showed it."""
+
+
+async def check_model(models: Models | None, ask: Ask, clock: Clock) -> None:
+    """Check that there is the model that an ask names, before passages are found and ranked for it.
+
+    Raises:
+        MeshError: there is none; or no time is left.
+    """
+    if models is not None and ask.model and ask.num_answers:
+        await models.check_model(ask.model, timeout_s=min(_CHECK_S, clock.budget(Stage.GENERATE)))
 
 
 class GenerationStage:

@@ -19,7 +19,7 @@ from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.balance import BalanceReader
 from evenmesh_orchestrator.asks.budgets import Clock, PipelineConfig
 from evenmesh_orchestrator.asks.exposure import measure, offload, scoring_size
-from evenmesh_orchestrator.asks.generation import GenerationStage
+from evenmesh_orchestrator.asks.generation import GenerationStage, check_model
 from evenmesh_orchestrator.asks.merit import merit_of
 from evenmesh_orchestrator.asks.ranking import RankingStage
 from evenmesh_orchestrator.asks.retrieval import Found, RetrievalStage
@@ -43,6 +43,7 @@ from evenmesh_orchestrator.observations.publisher import ObservationPublisher
 from evenmesh_orchestrator.ports import (
     Balances,
     Generator,
+    Models,
     Observer,
     Receipt,
     Reranker,
@@ -64,6 +65,7 @@ class Pipeline:
         votes: opens the votes of ensembles.
         around_draw: a context manager around each draw of rankings, for telemetry.
         balances: knows what providers are owed; None where asks may not want it.
+        models: knows which models there are; None where the generator alone shall tell.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Pipeline:
         votes: VoteSessions,
         around_draw: Callable[[Sampling], AbstractContextManager[object]] = nullcontext,
         balances: Balances | None = None,
+        models: Models | None = None,
     ) -> None:
+        self._models = models
         self._config = config
         self._pool = pool
         self._retrieval = RetrievalStage(retriever, generator)
@@ -103,6 +107,7 @@ class Pipeline:
             publisher=self._publisher,
             config=config,
             pool=pool,
+            models=models,
         )
 
     async def ask(self, ask: Ask, deadline: Deadline) -> AsyncGenerator[Event, None]:
@@ -112,6 +117,7 @@ class Pipeline:
             MeshError: a step failed, and the policy has no substitute.
         """
         clock = Clock(deadline, self._config)
+        await check_model(self._models, ask, clock)
         began = time.perf_counter()
         found = await self._retrieval.find(ask, clock)
         if ask.reads_passages:

@@ -26,6 +26,7 @@ from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineCo
 from evenmesh_orchestrator.asks.contexts import batch_size
 from evenmesh_orchestrator.asks.exposure import offload, scoring_size, utility
 from evenmesh_orchestrator.asks.failure_policy import Step
+from evenmesh_orchestrator.asks.generation import check_model
 from evenmesh_orchestrator.asks.ranking import RankingStage, Scored
 from evenmesh_orchestrator.asks.retrieval import Found, RetrievalStage
 from evenmesh_orchestrator.audits.answers import Answers, Outcome
@@ -55,7 +56,7 @@ from evenmesh_orchestrator.domain import (
     word_of,
 )
 from evenmesh_orchestrator.observations.publisher import ObservationPublisher
-from evenmesh_orchestrator.ports import Generator, Receipt
+from evenmesh_orchestrator.ports import Generator, Models, Receipt
 
 
 class Auditor:
@@ -68,6 +69,7 @@ class Auditor:
         publisher: publishes observations.
         config: budgets and sizes.
         pool: threads that draw and measure.
+        models: knows which models there are; None where the generator alone shall tell.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Auditor:
         publisher: ObservationPublisher,
         config: PipelineConfig,
         pool: TenantPool,
+        models: Models | None = None,
     ) -> None:
+        self._models = models
         self._retrieval = retrieval
         self._ranking = ranking
         self._generator = generator
@@ -94,6 +98,7 @@ class Auditor:
             MeshError: a step failed, and the policy has no substitute.
         """
         clock = Clock(deadline, self._config)
+        await check_model(self._models, audit.ask, clock)
         began = time.perf_counter()
         found = await self._retrieval.find(replace(audit.ask, sampling=None), clock)
         clock.record(Stage.RETRIEVE, began)

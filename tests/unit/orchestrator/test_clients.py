@@ -19,7 +19,7 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import deadline
 from evenmesh.wire.credentials import TENANT_KEY
-from evenmesh.wire.errors import MeshError, Overloaded, Unavailable
+from evenmesh.wire.errors import MeshError, NotFound, Overloaded, Unavailable
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.limits import TenantLimits
 from evenmesh_kit.admission.metering import Meter
@@ -298,6 +298,36 @@ async def test_contexts_that_are_too_many_for_a_call_are_answered_in_order() -> 
     assert [getattr(one, "text", None) for one in answers] == [f"q{at}" for at in range(5)]
     assert sizes == [5, 3, 2, 2, 1]
     await server.stop(0)
+
+
+async def test_a_name_is_looked_up_once_and_refused_by_a_new_list_alone() -> None:
+    models, calls = ["small"], 0
+
+    async def listed(request: Any, context: Any) -> generator_pb.ListModelsResponse:
+        nonlocal calls
+        calls += 1
+        return generator_pb.ListModelsResponse(models=[generator_pb.Model(name=one) for one in models])
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        listed,
+        request_deserializer=generator_pb.ListModelsRequest.FromString,
+        response_serializer=generator_pb.ListModelsResponse.SerializeToString,
+    )
+    server, port = await _server(evenmesh_generator_v1_GeneratorService_ListModels=handler)
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with GeneratorClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        client = GeneratorClient(channel)
+        for _ in range(3):
+            await client.check_model("small", timeout_s=30)
+        assert calls == 1
+        with pytest.raises(NotFound, match="no model 'large'; there are small") as refused:
+            await client.check_model("large", timeout_s=30)
+        assert refused.value.field == "model"
+        models.append("large")
+        await client.check_model("large", timeout_s=30)
+        assert calls == 3
+        await server.stop(0)
+        await client.check_model("other", timeout_s=0.5)  # nobody answers: its call will tell
 
 
 async def _aborting(code: grpc.StatusCode) -> tuple[grpc.aio.Server, int]:

@@ -146,7 +146,9 @@ class OpenAiRoutes:
             await unless_hung_up(request, self._gather(asked, message, call, outcome))
             return JSONResponse(made.whole(outcome))
         head = events.Head()
-        return events.response(_response_events(self._stream(asked, message, call, outcome, made, head)), head)
+        return events.response(
+            _response_events(self._stream(asked, message, call, outcome, made, head)), head
+        )
 
     async def _ranked(self, request: Request) -> Response:
         call, (asked, message) = await self._read(request, self._rerank, _read_rerank)
