@@ -304,6 +304,11 @@ class AskResult:
             mine = tuple(one for one in self.answers if one.member == self.vote.member)
         return mine[0].citations if mine else ()
 
+    @property
+    def providers(self) -> tuple[ExposureShare, ...]:
+        """Return the exposure of each provider, most exposed first; empty without a report."""
+        return self.report.providers if self.report is not None else ()
+
     def samples_by_answer(self) -> dict[str, int]:
         """Return the number of samples by answer, most frequent first, then in the order of arrival."""
         counts: dict[str, int] = {}
