@@ -56,6 +56,20 @@ export function brokenAsUnavailable(response: Response): Response {
 }
 
 /**
+ * Return a response, or throw where its address has a path at which nothing speaks Connect.
+ *
+ * Other APIs have such paths: `/v1` is that of OpenAI's clients. A proxy may add one, so a path alone is no error.
+ */
+export function checkPath(response: Response, baseUrl: string): Response {
+  const path = /^(\w+:\/\/[^/]+)\/+[^/]/.exec(baseUrl);
+  if (path === null || ![404, 405, 415].includes(response.status)) return response;
+  if (response.headers.get("content-type")?.startsWith("application/json")) return response; // Connect's own error
+  const message = `nothing speaks Connect at ${baseUrl} (HTTP ${response.status}); give the gateway's address without a path: ${path[1]}`;
+  const details = [{ desc: ErrorInfoSchema, value: { reason: "NO_ROUTE", domain: "evenmesh" } }];
+  throw new ConnectError(message, Code.Unimplemented, undefined, details);
+}
+
+/**
  * Return what names the address in the error of a call that no service of a mesh answered, with reason `UNREACHABLE`.
  *
  * Node's transport says CANCELED or ABORTED of a connection that the other side closed or reset within a call. No call

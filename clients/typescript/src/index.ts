@@ -2,7 +2,7 @@
 
 import { createConnectTransport } from "@connectrpc/connect-web";
 
-import { brokenAsUnavailable, nameUnreachable, unavailable } from "./errors.js";
+import { brokenAsUnavailable, checkPath, nameUnreachable, unavailable } from "./errors.js";
 import { authorizing, Mesh, TIMEOUT_MS, type Credential } from "./mesh.js";
 
 export { Code } from "@connectrpc/connect";
@@ -26,7 +26,10 @@ export function connectMesh({ baseUrl, credential }: ConnectOptions): Mesh {
     defaultTimeoutMs: TIMEOUT_MS,
     interceptors: [authorizing(credential), nameUnreachable(() => nobodyAt(baseUrl))],
     fetch: (...request) =>
-      fetch(...request).then(brokenAsUnavailable, (error: unknown) => Promise.reject(unavailable(error))),
+      fetch(...request).then(
+        (response) => brokenAsUnavailable(checkPath(response, baseUrl)),
+        (error: unknown) => Promise.reject(unavailable(error)),
+      ),
   });
   return new Mesh(() => transport);
 }

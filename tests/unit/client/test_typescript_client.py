@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import struct
 import subprocess
@@ -91,6 +92,39 @@ try {
   const { code, reason, rawMessage, cancelled } = error;
   console.log(JSON.stringify({ code, reason, message: rawMessage, cancelled, typed: error instanceof MeshError }));
 }
+process.exit(0);
+"""
+
+PATH: Final = """
+import { createServer } from "node:http";
+import { connectMesh } from "evenmesh";
+
+let answer = { status: 415, type: "application/problem+json", body: "{}" };
+const server = createServer((_, reply) => {
+  reply.writeHead(answer.status, { "content-type": answer.type });
+  reply.end(answer.body);
+});
+await new Promise((done) => server.listen(0, "127.0.0.1", done));
+const address = `http://127.0.0.1:${server.address().port}`;
+const asking = (baseUrl) => connectMesh({ baseUrl }).ask("q").next();
+const listing = (baseUrl) => connectMesh({ baseUrl }).collections.listCollections({});
+const of = (call) => call.then(() => "answered", (error) => error);
+const bare = await of(asking(`${address}/`));
+const ask = await of(asking(`${address}/v1`));
+const unary = await of(listing(`${address}/v1`));
+answer = { status: 404, type: "application/json", body: '{"code": "not_found", "message": "none"}' };
+const lost = await of(listing(`${address}/mesh`));
+console.log(
+  JSON.stringify([
+    [
+      `no path: ${bare.message}`,
+      `ask: ${ask.reason} ${ask.code}`,
+      `unary: ${unary.reason} ${unary.code}`,
+      `not found: ${lost.code}`,
+    ],
+    ask.rawMessage,
+  ]),
+);
 process.exit(0);
 """
 
@@ -315,6 +349,16 @@ def test_a_wrong_value_or_name_is_refused_before_anything_is_sent() -> None:
     assert 'write source: { case: "collection"' in found["collection"][4]
     assert before == 1, "of a stream of requests what came before the wrong one was sent"
     assert after == 2
+
+
+def test_an_address_with_the_path_of_another_api_is_named() -> None:
+    status, message = ran(PATH)
+    assert status == ["no path: [unknown] HTTP 415", "ask: NO_ROUTE 12", "unary: NO_ROUTE 12", "not found: 5"]
+    assert re.fullmatch(
+        r"nothing speaks Connect at (http://127.0.0.1:\d+)/v1 \(HTTP 415\);"
+        r" give the gateway's address without a path: \1",
+        message,
+    )
 
 
 @pytest.mark.parametrize(("by", "service"), [("connect", "gateway"), ("grpc", "orchestrator")])
