@@ -404,3 +404,28 @@ async def test_an_agent_retrieves_what_an_ask_of_it_shows(served: GatewayProcess
     observed = delivered(client, whole["ask_id"])
     assert (observed.question, observed.run_id, observed.answers) == (question, whole["run_id"], ())
     assert filtered == [asked.retrieved.passages[places[0]].id]
+
+
+async def test_an_agent_learns_what_became_of_its_feedback(served: GatewayProcess) -> None:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with (
+        streamable_http_client(f"{served.url}/mcp") as (read, write, *_),
+        ClientSession(read, write, read_timeout_seconds=240) as session,
+    ):
+        await session.initialize()
+
+        async def given(**arguments: Any) -> Any:
+            item = {"query": "oil", "passage_id": "p", "usefulness": 0.25, "collection": DEMO, **arguments}
+            result = await session.call_tool("give_feedback", item)
+            said = result.content[0].text  # type: ignore[union-attr]
+            return said if result.is_error else json.loads(said)
+
+        agent = {"task": "outcomes", "model": "of-feedback"}
+        first, again = await given(**agent), await given(**agent)
+        assert first == {"id": first["id"], "duplicate": False, "flagged": False}
+        assert again == {**first, "duplicate": True}
+        contrary = await given(usefulness=1.0, **agent)
+        assert (contrary["duplicate"], contrary["flagged"]) == (False, True)
+        assert "INVALID_FIELD: agent: must have a task or a model" in await given()

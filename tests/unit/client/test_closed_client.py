@@ -1,7 +1,9 @@
-"""What a client says once it is closed."""
+"""What a client says once it is closed, or given to another process."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,15 @@ async def test_a_call_of_a_closed_client_is_refused(call: Callable[[Any], Any]) 
     with pytest.raises(FailedPrecondition, match="this client is closed") as caught:
         list(call(mesh))
     assert caught.value.reason == "CLIENT_CLOSED"
+
+
+@pytest.mark.parametrize("give", [pickle.dumps, copy.copy, copy.deepcopy])
+async def test_a_client_that_is_given_to_another_process_says_what_to_do(give: Callable[[Any], Any]) -> None:
+    with Client(NOWHERE) as mesh, pytest.raises(TypeError, match="open one in each process"):
+        give(mesh)
+    async with AsyncClient(NOWHERE) as waits:
+        with pytest.raises(TypeError, match="open one in each process"):
+            give(waits)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())

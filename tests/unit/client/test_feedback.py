@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,9 +17,9 @@ import pytest
 from evenmesh import Agent, Feedback, ReadError
 from evenmesh.codec.feedback import record_requests
 from evenmesh.files import feedback_parquet
-from evenmesh.types.feedback import StoredFeedback, read
+from evenmesh.types.feedback import FeedbackResult, Recorded, StoredFeedback, read
 from evenmesh.types.request import passage_message
-from evenmesh.wire.errors import InvalidField
+from evenmesh.wire.errors import InvalidField, MeshError
 
 ONE = Feedback("q", "p", 1.0, Agent("qa", "ann"), "v", "c", ("p", "r"))
 LINE: dict[str, Any] = {"query": "q", "passage_id": "p", "usefulness": 1, "agent": {"task_id": "qa"}}
@@ -150,3 +151,13 @@ def test_a_file_that_was_cut_off_or_holds_nothing_is_refused(tmp_path: Path) -> 
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ReadError, match="is not a whole Parquet file"):
         list(feedback_parquet.read(file))
+
+
+def test_an_outcome_of_many_items_is_printed_as_counts() -> None:
+    error = MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", "must be a number")
+    items = [
+        *(FeedbackResult(f"{at}", duplicate=False, flagged=at == 0, error=None) for at in range(7)),
+        FeedbackResult("again", duplicate=True, flagged=False, error=None),
+        FeedbackResult("wrong", duplicate=False, flagged=False, error=error),
+    ]
+    assert repr(Recorded(tuple(items))) == "Recorded(stored=7, duplicates=1, flagged=1, refused=1)"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -58,6 +58,9 @@ class AsyncCalls:
         self._feedback = feedback_grpc.FeedbackServiceStub(self._connect("reranker", "Feedback"))
         self._generator = generator_grpc.GeneratorServiceStub(self._connect("generator", "Generator"))
         self._evaluator = evaluator_grpc.EvaluatorServiceStub(self._connect("evaluator", "Evaluator"))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be copied or pickled: open one in each process")
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -59,6 +59,9 @@ class Calls:
         self._feedback = feedback_grpc.FeedbackServiceStub(self._connect("reranker", "Feedback"))
         self._generator = generator_grpc.GeneratorServiceStub(self._connect("generator", "Generator"))
         self._evaluator = evaluator_grpc.EvaluatorServiceStub(self._connect("evaluator", "Evaluator"))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be copied or pickled: open one in each process")
 
     def __enter__(self) -> Self:
         return self

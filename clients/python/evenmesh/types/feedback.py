@@ -104,7 +104,7 @@ class FeedbackResult:
     error: MeshError | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Recorded:
     """The outcome of recording feedback; stored items are durable.
 
@@ -113,6 +113,11 @@ class Recorded:
     """
 
     results: tuple[FeedbackResult, ...]
+
+    def __repr__(self) -> str:
+        """Return the counts: there may be thousands of items."""
+        counts = f"stored={self.stored}, duplicates={self.duplicates}, flagged={self.flagged}"
+        return f"Recorded({counts}, refused={len(self.refused)})"
 
     @property
     def stored(self) -> int:

@@ -24,7 +24,7 @@ from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.types.feedback import Feedback
 from evenmesh.types.request import Agent
-from evenmesh.wire.errors import MeshError, restored
+from evenmesh.wire.errors import MeshError, from_item_error, restored
 from evenmesh_gateway.calls import Call
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.json_messages import from_value
@@ -280,8 +280,8 @@ def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
         request = feedback_pb.RecordFeedbackRequest(feedback=[item])
         (result,) = (await answer(_FEEDBACK, request, feedback_pb.RecordFeedbackResponse, context)).results
         if result.HasField("error"):
-            raise ToolError(f"{result.error.field}: {result.error.message}".removeprefix(": "))
-        return {"id": result.id, "flagged": result.flagged}
+            raise _tool_error(from_item_error(result.error))
+        return {"id": result.id, "duplicate": result.duplicate, "flagged": result.flagged}
 
     @server.tool(annotations=_READS)
     async def collections(context: Context[Any, Any]) -> dict[str, Any]:
