@@ -1,0 +1,1 @@
+"""Stubs of the protos ``evenmesh.generator.v1``, generated."""

@@ -1,0 +1,1 @@
+"""Stubs of the protos ``evenmesh.reranker.v1``, generated."""
