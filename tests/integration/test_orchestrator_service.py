@@ -606,6 +606,8 @@ async def test_a_model_that_does_not_exist_is_refused_before_work_begins(mesh: M
     code, error = await mesh.refused(model="large")
     assert (code, error.field) == (grpc.StatusCode.NOT_FOUND, "model")
     assert "there are small" in error.message
+    code, error = await mesh.refused(model="large", ensemble={"expressions": ["Wiki@2", "SE@1"]})
+    assert (code, error.field) == (grpc.StatusCode.NOT_FOUND, "model")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await _audited(mesh, ask={"model": "large"})
     assert (caught.value.code(), from_rpc_error(caught.value).field) == (code, "ask.model")

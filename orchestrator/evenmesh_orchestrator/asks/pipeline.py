@@ -99,6 +99,7 @@ class Pipeline:
             publisher=self._publisher,
             config=config,
             pool=pool,
+            models=models,
         )
         self._auditor = Auditor(
             retrieval=self._retrieval,

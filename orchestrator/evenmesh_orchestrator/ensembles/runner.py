@@ -26,6 +26,7 @@ from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineCo
 from evenmesh_orchestrator.asks.citations import found_citations
 from evenmesh_orchestrator.asks.exposure import measure_shown
 from evenmesh_orchestrator.asks.failure_policy import Step
+from evenmesh_orchestrator.asks.generation import check_model
 from evenmesh_orchestrator.asks.ranking import RankingStage
 from evenmesh_orchestrator.asks.retrieval import RetrievalStage
 from evenmesh_orchestrator.domain import (
@@ -53,7 +54,7 @@ from evenmesh_orchestrator.ensembles.coalescing import (
 )
 from evenmesh_orchestrator.ensembles.votes import EnsembleVote
 from evenmesh_orchestrator.observations.publisher import ObservationPublisher
-from evenmesh_orchestrator.ports import Generator, Reranker, Retriever, VoteSessions
+from evenmesh_orchestrator.ports import Generator, Models, Reranker, Retriever, VoteSessions
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class EnsembleRunner:
         publisher: publishes observations, one per member and one of the vote.
         config: budgets.
         pool: threads that rank and measure.
+        models: knows which models there are; None where the generator alone shall tell.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class EnsembleRunner:
         publisher: ObservationPublisher,
         config: PipelineConfig,
         pool: TenantPool,
+        models: Models | None = None,
     ) -> None:
+        self._models = models
         self._retriever = retriever
         self._reranker = reranker
         self._generator = generator
@@ -127,9 +131,10 @@ class EnsembleRunner:
         """Run one ensemble; yield ``Finished`` last. Close it early to cancel all work.
 
         Raises:
-            MeshError: no member has an answer.
+            MeshError: there is no such model, or no member has an answer.
         """
         clock = Clock(deadline, self._config)
+        await check_model(self._models, ensemble.ask, clock)
         coalescer = Coalescer()
         generator = CoalescingGenerator(self._generator, coalescer)
         retriever = CoalescingRetriever(self._retriever, coalescer, _depths(ensemble))
