@@ -21,6 +21,7 @@ from evenmesh_gateway.http.memory import BodyMemory, ReplyMemory
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
 from evenmesh_gateway.http.web import GatewayRoute, GatewayRouter, Problems, Records
 from evenmesh_gateway.json_messages import JsonMessages
+from evenmesh_gateway.openai.errors import error_of
 from evenmesh_gateway.openai.routes import OpenAiRoutes
 from evenmesh_gateway.openai.routes import paths as openai_paths
 from evenmesh_gateway.openapi import document
@@ -92,7 +93,7 @@ class Gateway:
         )
         # Not Starlette's application: its layers would see each event of a stream, and do nothing here.
         app = ReplyMemory(BodyMemory(app, memory), replies, knows_callers=call_reader.knows_callers)
-        app = Problems(app, settings)
+        app = Problems(app, settings, adds=error_of)
         if settings.cors_origins:
             app = _cors(app, settings)
         self.app: ASGIApp = Records(app, telemetry.tracer, telemetry.meter)

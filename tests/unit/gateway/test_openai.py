@@ -280,6 +280,15 @@ async def test_a_stream_begins_in_a_long_silence_and_then_its_error_is_an_event(
     assert (json.loads(lines[0][6:])["error"]["code"], lines[1:]) == ("DEADLINE_EXCEEDED", ["data: [DONE]"])
 
 
+async def test_a_path_that_is_not_here_is_an_error_that_clients_read(gateway: httpx.AsyncClient) -> None:
+    """OpenAI's client for Node shows the member ``error`` alone."""
+    with pytest.raises(openai.NotFoundError, match="there is nothing here") as lost:
+        await client_of(gateway).images.generate(prompt="a bike", model="evenmesh")
+    assert lost.value.code == "NO_ROUTE"
+    far = await gateway.get("/v1/models", headers={"x-long": "x" * 70_000})
+    assert (far.status_code, far.json()["error"]["code"]) == (431, "HEADERS_TOO_LARGE")
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank"])
 async def test_another_method_is_an_error_that_clients_read(gateway: httpx.AsyncClient, path: str) -> None:
     reply = await gateway.get(path)

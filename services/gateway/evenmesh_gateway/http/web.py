@@ -120,10 +120,17 @@ class Problems:
         app: what answers.
         settings: the largest headers, of which the server bounds those alone that come in several pieces; and
             the names by which clients may call.
+        adds: returns the members that are added to a problem without a route: no such path, or no routing.
     """
 
-    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: GatewaySettings,
+        adds: Callable[[MeshError | HttpProblem], dict[str, Any]] | None = None,
+    ) -> None:
         self._app = app
+        self._adds = adds
         self._max_header_bytes = settings.max_header_bytes
         self._hosts = settings.known_hosts
 
@@ -146,12 +153,20 @@ class Problems:
         except HTTPException as error:
             if started:
                 raise
-            await _unrouted(scope, error)(scope, receive, send)
+            lost = _unrouted(error)
+            response = problem_response(lost, self._added(scope, lost))
+            response.headers.update(error.headers or {})
+            await response(scope, receive, send)
         except Exception as error:
             if scope["type"] != "http" or started:
                 raise
             problem = error if isinstance(error, (MeshError, HttpProblem)) else to_mesh_error(error)
-            await problem_response(problem, _added(scope, problem))(scope, receive, send)
+            await problem_response(problem, self._added(scope, problem))(scope, receive, send)
+
+    def _added(self, scope: Scope, problem: MeshError | HttpProblem) -> dict[str, Any]:
+        route = scope.get("route")
+        adds = route.adds if isinstance(route, GatewayRoute) else self._adds
+        return {} if adds is None else adds(problem)
 
     def _check_headers(self, scope: Scope) -> None:
         headers = scope["headers"]
@@ -232,16 +247,13 @@ class GatewayRouter(Router):
         await super().app(scope, receive, send)
 
 
-def _unrouted(scope: Scope, error: HTTPException) -> Response:
-    """Return the response to a request for a path or with a method that is not here."""
+def _unrouted(error: HTTPException) -> HttpProblem:
+    """Return the problem of a request for a path or with a method that is not here."""
     words = "there is nothing here; GET /openapi.json lists what there is"
     if allowed := (error.headers or {}).get("Allow"):
         words = f"this address takes {allowed}; GET /openapi.json says of what"
     reason = _REASONS.get(error.status_code, "BAD_REQUEST")
-    problem = HttpProblem(error.status_code, reason, words)
-    response = problem_response(problem, _added(scope, problem))
-    response.headers.update(error.headers or {})
-    return response
+    return HttpProblem(error.status_code, reason, words)
 
 
 def _answering(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
@@ -258,8 +270,3 @@ def _route_of(scope: Scope) -> str:
     """Return the route of a request, without what its client wrote."""
     route = scope.get("route")
     return route.path if isinstance(route, GatewayRoute) else "unknown"
-
-
-def _added(scope: Scope, problem: MeshError | HttpProblem) -> dict[str, Any]:
-    route = scope.get("route")
-    return route.adds(problem) if isinstance(route, GatewayRoute) and route.adds is not None else {}
