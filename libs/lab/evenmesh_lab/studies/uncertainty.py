@@ -70,8 +70,8 @@ class Bootstrap:
         """Return the mean of one value for each query; ``nan`` is undefined and left out.
 
         With fewer than 30 values it is Student's t interval, which holds the true mean more often there.
-        Where more than half of the values are the same and fewer than 12 are others, there is none, because
-        none holds it often enough.
+        Where more than half of the values are the same and fewer than 12, or none, are others, there is no
+        interval, because none holds it often enough.
 
         Args:
             name: what is estimated; its random numbers depend on it.
@@ -85,10 +85,10 @@ class Bootstrap:
         known = array[~np.isnan(array)]
         if len(known) >= 2:
             others = differing_from(float(np.median(known)), known)
-            few = 0 < others < LEAST_DIFFERING and 2 * others < len(known)
+            few = others < LEAST_DIFFERING and 2 * others < len(known)
             if few or len(known) < LEAST_BOOTSTRAPPED:
                 found = student_interval(values, level=self.level)
-                why = too_few(others, len(known))
+                why = too_few(others, len(known)) if others else f"all {len(known):,} queries are alike"
                 return replace(found, low=np.nan, high=np.nan, missing=why) if few else found
         return mean_interval(
             values,
@@ -134,8 +134,8 @@ class Bootstrap:
     ) -> BootstrapInterval:
         """Return a ratio of counts with a percentile interval; none where fewer than 12 are its denominator.
 
-        Of 60 questions of which 7 are counted, the interval held the true ratio in 86 % of data sets, and of
-        an outcome that never came it says that it never comes.
+        Of 60 questions of which 7 are counted, the interval held the true ratio in 86 % of data sets. Of an
+        outcome that never came, or always, it says that it never does, or always: then there is none either.
 
         Args:
             name: as :meth:`mean`.
@@ -144,9 +144,12 @@ class Bootstrap:
             counted: points that its smallest denominator counts.
         """
         found = self.statistic(name, queries, ratio)
-        if counted >= LEAST_DIFFERING:
+        if counted < LEAST_DIFFERING:
+            why = f"only {counted} of {len(queries):,} answers are wrong"
+        elif found.low == found.high:
+            why = "all resamples are alike"
+        else:
             return found
-        why = f"only {counted} of {len(queries):,} answers are wrong"
         return replace(found, low=np.nan, high=np.nan, missing=why)
 
     def tradeoff(self, name: str, points: CurvePoints) -> TradeoffIntervals:

@@ -35,8 +35,20 @@ def test_means_choose_their_interval_by_the_number_of_values() -> None:
     sparse = FAST.mean("x", [0.0] * 40 + [0.5] * 11)
     assert (math.isnan(sparse.low), sparse.missing) == (True, "only 11 of 51 queries differ")
     assert FAST.mean("x", [0.0] * 40 + [0.5] * 12).method == "bca"
-    level = FAST.mean("x", [1.0] * 40)
-    assert (level.low, level.high) == (1.0, 1.0)
+    for many in (5, 40):  # an interval of no width would say that the mean is certain
+        level = FAST.mean("x", [0.25] * many)
+        assert (level.value, math.isnan(level.low)) == (0.25, True)
+        assert level.missing == f"all {many} queries are alike"
+
+
+def test_a_ratio_of_what_never_came_has_no_interval() -> None:
+    """Of 14 wrong answers another retriever gets none right: a bootstrap would say [0, 0]."""
+    won = np.zeros(14)
+    never = FAST.ratio("x", range(14), lambda places: float(won[places].mean()), counted=14)
+    assert (never.value, math.isnan(never.low), never.missing) == (0.0, True, "all resamples are alike")
+    won[:3] = 1.0
+    some = FAST.ratio("x", range(14), lambda places: float(won[places].mean()), counted=14)
+    assert (some.missing, some.low < some.value < some.high) == ("", True)
 
 
 def test_limits_stay_in_the_range_of_the_measure() -> None:
