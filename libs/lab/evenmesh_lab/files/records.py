@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.lines import decoded, raw_lines
@@ -57,8 +57,12 @@ class LabelRecord(Record):
 
     query_id: Id
     passage_id: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("passage_id", "doc_id"))]
-    grade: Annotated[float, Field(ge=0, validation_alias=AliasChoices("grade", "relevance"))]
-    """0 is not useful."""
+    grade: Annotated[
+        float,
+        AfterValidator(lambda grade: max(0.0, grade)),
+        Field(validation_alias=AliasChoices("grade", "relevance")),
+    ]
+    """0 is not useful, and so is a negative grade (junk), as in TREC's judgements."""
     provider: str | None = None
     group: str | None = None
 

@@ -23,6 +23,16 @@ def test_labels_may_name_columns_as_trec_and_beir_do(write):
     assert labels.attributes == {"provider": {"a": "Co-op"}, "group": {"b": "old"}}
 
 
+def test_a_negative_grade_is_not_useful_in_any_format(write):
+    path = write(
+        "l.jsonl", line(query_id="q1", passage_id="a", grade=-2), line(query_id="q1", doc_id="b", grade=1)
+    )
+    assert read_labels(path).grades == {"q1": {"a": 0.0, "b": 1.0}}
+    assert read_labels(write("l.qrels", "q1 0 a -2", "q1 0 b 1")).grades == read_labels(path).grades
+    with pytest.raises(FileError, match="grade"):
+        read_labels(write("n.jsonl", '{"query_id": "q1", "passage_id": "a", "grade": -Infinity}'))
+
+
 def test_a_passage_has_one_provider(write):
     path = write(
         "l.jsonl",
