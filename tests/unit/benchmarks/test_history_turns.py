@@ -1,0 +1,46 @@
+"""Turns of conversations as the table of earlier turns takes them, and its rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.history_turns import PARTS, Turn, drawn, row, turns
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "text": text}
+
+
+def test_a_turn_has_the_users_turns_before_it_and_what_answers_it() -> None:
+    history = [said("user", "Oil?"), said("agent", "Weekly."), said("user", "And wax?")]
+    task = {"conversation_id": "c", "history": history, "gold_passage_ids": ["p"]}
+    ends_with_the_agent = task | {"history": history[:2]}
+    unanswered = task | {"gold_passage_ids": []}
+    assert list(turns([task, ends_with_the_agent, unanswered])) == [Turn("c", "And wax?", ["Oil?"], ["p"])]
+
+
+def test_a_conversation_gives_one_turn_that_has_enough_before_it() -> None:
+    """Turns of one conversation are not independent: two of them would make intervals too narrow."""
+    asked = [
+        Turn(conversation, f"{conversation}{place}", ["x"] * place, ["p"])
+        for conversation in "ab"
+        for place in range(4)
+    ]
+    found = drawn(asked, 2)
+    assert [one.conversation for one in found] == ["a", "b"]
+    assert {len(one.earlier) for one in found} <= {2, 3}
+    assert drawn(reversed(asked[:4]), 3) == [asked[3]]
+    assert found == drawn(asked, 2)
+    seeds = {drawn(asked, 0, seed=seed)[0].question for seed in range(20)}
+    assert seeds == {"a0", "a1", "a2", "a3"}
+
+
+def test_a_row_has_means_and_what_the_default_has_beside_them() -> None:
+    """By hand: five turns gain 0.5 in 20 of 40 conversations beside none, and differ from ten in none."""
+    none = np.zeros(40)
+    five = np.where(np.arange(40) < 20, 0.5, 0.0)
+    cells = row(PARTS[0], {0: none, 5: five, 10: five})
+    assert cells["conversations"] == "40"
+    assert (cells["0 (`none`)"], cells["5"], cells["10"]) == ("0.000", "0.250", "0.250")
+    assert cells["5 beside 0"].startswith("+0.250 [+0.")
+    assert cells["5 beside 10"] == "+0.000, only 0 of 40 queries differ"
