@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
@@ -29,6 +30,8 @@ thread that computes in Python it takes three times as long as alone with Python
 """
 GIVE_BACK_S: Final = 30.0
 """Time between two moments at which a process that answers no call gives memory back. Seconds."""
+_HURRY_S: Final = 2.0
+"""Time to end after the second signal. Seconds."""
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -37,19 +40,26 @@ S = TypeVar("S", bound=ServiceSettings)
 def asked_to_end(settings: ServiceSettings, hurry: Callable[[], object]) -> Iterator[asyncio.Task[None]]:
     """Yield a task that is done at SIGTERM or SIGINT, or, if the settings say so, when the parent ends.
 
+    After another signal the process ends within two seconds, whatever its threads still compute.
+
     Args:
         settings: say whether the parent counts.
         hurry: called at a signal after that.
     """
     ending = asyncio.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
 
     def on_signal() -> None:
         if ending.is_set():
             hurry()
+            return
         ending.set()
+        for number in numbers:
+            # Runs even while the loop waits for a thread; the loop still calls this function too.
+            signal.signal(number, _end_soon)
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers:
         loop.add_signal_handler(number, on_signal)
     waits: list[asyncio.Task[Any]] = [asyncio.create_task(ending.wait())]
     if settings.exit_with_parent:
@@ -66,8 +76,15 @@ def asked_to_end(settings: ServiceSettings, hurry: Callable[[], object]) -> Iter
     finally:
         for task in (asked, *waits):
             task.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def _end_soon(number: int, _: object) -> None:
+    """End the process in two seconds, if it has not ended by then."""
+    ending = threading.Timer(_HURRY_S, os._exit, (128 + number,))
+    ending.daemon = True
+    ending.start()
 
 
 def run_service(name: str, settings_type: type[S], make: Callable[[S, Telemetry], Service]) -> int:
@@ -85,7 +102,7 @@ def run_service(name: str, settings_type: type[S], make: Callable[[S, Telemetry]
 async def serve(name: str, settings: ServiceSettings, service: Service, *, telemetry: Telemetry) -> None:
     """Run a service until SIGTERM or SIGINT, or, if the settings say so, until its parent ends.
 
-    The first signal drains within ``grace_s``; a second one ends running calls at once.
+    The first signal drains within ``grace_s``; a second one ends running calls at once, and the process soon.
 
     Raises:
         ServerStartError: it cannot start; one line that says what to do.
@@ -133,7 +150,8 @@ async def _give_back_memory(server: MeshServer) -> None:
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Run a service's main coroutine on uvloop and return its exit code.
 
-    0 after a clean stop; 2 if it could not start, with the reason on stderr in one line. What the process
+    0 after a clean stop; 2 if it could not start, with the reason on stderr in one line. A process that has
+    not stopped two seconds after a second signal ends with 128 and the signal's number. What the process
     writes from now on is readable by its user alone.
     """
     os.umask(0o077)

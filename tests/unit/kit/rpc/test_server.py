@@ -321,8 +321,9 @@ async def test_watchers_of_health_do_not_hold_the_drain(serve: Any, call: Any) -
 
 
 SERVICE_MAIN = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, time
 import grpc
+from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.telemetry import logs
 from evenmesh_kit.process.serving import run, serve
 from evenmesh_kit.rpc.server import Registration, Service
@@ -353,6 +354,10 @@ class Waiting(Service):
             await asyncio.Event().wait()
 
     async def stop(self):
+        if os.environ.get("STUCK_STOP"):
+            pool = ComputePool(1, "stuck")
+            pool.executor.submit(time.sleep, 3600)
+            pool.close()
         sys.stdout.write("stopped")
 
 
@@ -454,6 +459,19 @@ async def test_a_second_signal_ends_running_calls_at_once(service: Process, call
     async with asyncio.timeout(60):
         assert await ended == 0
     assert await running.code() != grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_a_process_whose_threads_still_compute(
+    service: Process, call: Any, number: int
+) -> None:
+    process = await service.start(STUCK_STOP="1")
+    assert await (await begun(await service.address(), call, 0)).read() == b"ended"
+    process.send_signal(signal.SIGTERM)
+    await until(lambda: not service.port_file.exists())
+    process.send_signal(number)
+    async with asyncio.timeout(60):
+        assert await process.wait() == 128 + number
 
 
 async def test_a_signal_while_starting_ends_the_start(service: Process) -> None:
