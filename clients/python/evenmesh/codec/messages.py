@@ -37,6 +37,14 @@ from evenmesh.types.status import Health
 from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
 
 _STAGES: Final = common_pb2.Stage.DESCRIPTOR
+_TLS_FAULTS: Final = {
+    "certificate has expired": "its certificate, or that of its authority, has expired",
+    "certificate is not yet valid": "its certificate is not valid yet",
+    "Hostname Verification Check failed": "its certificate is for another name",
+    "CERTIFICATE_VERIFY_FAILED": "no authority that EVENMESH_TLS_CA names has signed its certificate",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS, which EVENMESH_TLS_CA asks for",
+}
+"""Why a handshake failed, by a part of gRPC's text; the first part that is there counts."""
 
 
 def event(message: orchestrator_pb2.AskResponse) -> Event | None:
@@ -158,6 +166,9 @@ def error(exc: grpc.RpcError, *, service: str, address: str) -> MeshError:
     mesh_error = from_rpc_error(exc)
     if mesh_error.code is grpc.StatusCode.UNAVAILABLE and mesh_error.reason == "UNAVAILABLE":
         # gRPC's own: nobody answered, or the connection broke. Its text is about sockets.
+        for part, why in _TLS_FAULTS.items():
+            if part in mesh_error.message:
+                return Unavailable("UNREACHABLE", f"no TLS with the {service} at {address}: {why}")
         return Unavailable("UNREACHABLE", f"no {service} answers at {address}")
     if mesh_error.code is grpc.StatusCode.DEADLINE_EXCEEDED and mesh_error.reason == "DEADLINE_EXCEEDED":
         return DeadlineExceeded(f"the {service} at {address} did not finish in time")
