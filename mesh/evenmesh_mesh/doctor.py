@@ -20,6 +20,7 @@ from evenmesh.commands.failure import INSTALL
 from evenmesh.local_mesh import read_running
 from evenmesh_kit.settings import LIKENESS, OF_CLIENTS, names_of
 from evenmesh_lab.machine import matrix_instructions, usable_cores, usable_memory
+from evenmesh_mesh import certificates
 from evenmesh_mesh.ports import is_free
 from evenmesh_mesh.settings import HOST, MeshSettings, overridden, threads_of
 
@@ -115,6 +116,8 @@ def _access() -> Finding:
     except (SettingsError, ListenerSecurityError, ChannelSecurityError) as error:
         why = "; ".join(str(error).splitlines())
         return Finding("access", Level.FAIL, why, "see docs/operate/security.md")
+    if invalid := certificates.invalid(os.environ):
+        return Finding("access", Level.FAIL, "; ".join(invalid), "see docs/operate/security.md")
     detail = f"{HOST} alone: {security.description}"
     asks = shared.api_keys is not None or bool(shared.jwks)
     if asks and not (shown.credential.given or shared.tls_services):
@@ -130,6 +133,13 @@ def _access() -> Finding:
             Level.WARN,
             f"{detail}; nothing guards a service that listens on another interface",
             "unset EVENMESH_ALLOW_INSECURE unless something else guards it",
+        )
+    if ending := certificates.ending(os.environ):
+        return Finding(
+            "access",
+            Level.WARN,
+            f"{detail}; {'; '.join(ending)}",
+            "replace the files; services read them again without a restart",
         )
     return Finding("access", Level.OK, detail)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from evenmesh.local_mesh import LocalMeshError, MeshState, ServiceState
+from evenmesh_mesh import certificates
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 from evenmesh_mesh.logs import ServiceLog
 from evenmesh_mesh.ports import Ports, PortTakenError
@@ -93,6 +94,9 @@ class Mesh:
             process.kill()
 
     def _enter(self, stack: AsyncExitStack) -> None:
+        # Services would start with it, as it may be renewed while they run; but nobody would reach them.
+        if invalid := certificates.invalid({**os.environ, **self.settings.environment}):
+            raise MeshStartError("; ".join(invalid))
         try:
             stack.enter_context(self._lock)
             stack.enter_context(self._ports)

@@ -102,11 +102,14 @@ def status(
     from evenmesh.addresses import Addresses
     from evenmesh.local_mesh import read_running
     from evenmesh.types.status import Health
+    from evenmesh_mesh import certificates
     from evenmesh_mesh.health import inner_services
 
     screen = Screen()
     where = folder_of(home)
     running = read_running(where)
+    for line in (*certificates.invalid(os.environ), *certificates.ending(os.environ)):
+        screen.note(line, style="yellow")
     with Client(Addresses.find(where)) as client:
         found = client.status()
     if running is not None:
