@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 import evenmesh_models
 from evenmesh.commands.failure import INSTALL
 from evenmesh.local_mesh import read_running
-from evenmesh_kit.settings import LIKENESS, OF_CLIENTS, names_of
+from evenmesh_kit.settings import misspelt, names_of
 from evenmesh_lab.machine import matrix_instructions, usable_cores, usable_memory
 from evenmesh_mesh import certificates
 from evenmesh_mesh.ports import is_free
@@ -330,14 +329,8 @@ def _variables(settings: MeshSettings) -> Finding:
             f"without an effect on `evenmesh up`, which serves this machine alone: {', '.join(ignored)}",
             "run the services by themselves (docs/operate/containers.md), or unset them",
         )
-    known = _names_of_settings()
     prefixes = tuple(f"EVENMESH_{name.upper()}_" for name in _SETTINGS)
-    shared = [name for name in known if not name.startswith(prefixes)]
-    found = []
-    for name in sorted(given.keys() - known - OF_CLIENTS):
-        near = get_close_matches(name, known if name.startswith(prefixes) else shared, 1, LIKENESS)
-        if near or name.startswith(prefixes):
-            found.append(f"{name} (is it {near[0]}?)" if near else name)
+    found = misspelt(given, _names_of_settings(), prefixes)
     if found:
         return Finding(
             "variables",

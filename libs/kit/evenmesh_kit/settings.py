@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 import resource
+from collections.abc import Iterable, Set
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -313,18 +314,34 @@ def names_of(cls: type[ServiceSettings]) -> set[str]:
 def unread_variables(settings: ServiceSettings) -> list[str]:
     """Return the variables that look like one of these settings and set none, with the name that is near."""
     cls = type(settings)
-    prefix, known = cls.model_config.get("env_prefix", ""), names_of(cls)
-    has_own = prefix != ServiceSettings.model_config.get("env_prefix")
-    shared = sorted(name for name in known if not name.startswith(prefix))
+    prefix = cls.model_config.get("env_prefix", "")
+    if prefix == ServiceSettings.model_config.get("env_prefix"):
+        return []
+    return misspelt(os.environ, names_of(cls), (prefix,), others=True)
+
+
+def misspelt(
+    given: Iterable[str], known: Set[str], prefixes: tuple[str, ...], *, others: bool = False
+) -> list[str]:
+    """Return the variables that look like a setting and set none, each with the name that is near.
+
+    Args:
+        given: names of variables.
+        known: names of all settings.
+        prefixes: of the settings of one service. A variable that begins with one of them sets something or is
+            misspelt; any other is compared with the settings that all services share.
+        others: whether there are services with other prefixes, whose variables end as those that all share.
+    """
+    shared = sorted(name for name in known if not name.startswith(prefixes))
     found = []
-    for name in sorted(os.environ):
-        given = name.upper()
-        if not given.startswith("EVENMESH_") or given in known | OF_CLIENTS:
+    for name in sorted(given):
+        upper = name.upper()
+        if not upper.startswith("EVENMESH_") or upper in known or upper in OF_CLIENTS:
             continue
-        of_this = has_own and given.startswith(prefix)
-        near = get_close_matches(given, sorted(known) if of_this else shared, 1, LIKENESS)
-        of_another = near and not of_this and given.endswith(near[0].removeprefix("EVENMESH"))
-        if (near or of_this) and not of_another:
+        of_service = upper.startswith(prefixes)
+        near = get_close_matches(upper, sorted(known) if of_service else shared, 1, LIKENESS)
+        of_another = others and near and upper.endswith(near[0].removeprefix("EVENMESH"))
+        if of_service or (near and not of_another):
             found.append(f"{name} (is it {near[0]}?)" if near else name)
     return found
 

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
 
 from evenmesh.home import home
-from evenmesh_kit.settings import ServiceSettings, SettingsError, load, unread_variables, variable
+from evenmesh_kit.settings import ServiceSettings, SettingsError, load, misspelt, unread_variables, variable
 
 
 class Settings(ServiceSettings):
@@ -157,3 +157,15 @@ def test_variables_that_set_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -
         "EVENMESH_SAMPLE_PORTT (is it EVENMESH_SAMPLE_PORT?)",
         "EVENMESH_SAMPLE_WHATEVER",
     ]
+
+
+def test_where_all_services_are_known_no_variable_is_anothers() -> None:
+    known = {"EVENMESH_SAMPLE_PORT", "EVENMESH_TLS_CERT"}
+    given = ("EVENMESH_MESH_TLS_CERT", "EVENMESH_SAMPLE_SOMETHING_ELSE", "EVENMESH_API_KEY", "HOME")
+    prefixes = ("EVENMESH_SAMPLE_",)
+
+    assert misspelt(given, known, prefixes) == [
+        "EVENMESH_MESH_TLS_CERT (is it EVENMESH_TLS_CERT?)",
+        "EVENMESH_SAMPLE_SOMETHING_ELSE",
+    ]
+    assert misspelt(given, known, prefixes, others=True) == ["EVENMESH_SAMPLE_SOMETHING_ELSE"]
