@@ -7,6 +7,7 @@ import sys
 from evenmesh_gateway.app import Gateway
 from evenmesh_gateway.http.server import serve
 from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_kit.process import arguments
 from evenmesh_kit.process.serving import run
 from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.security.listener import ListenerSecurityError
@@ -38,4 +39,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments.refuse("evenmesh_gateway", GatewaySettings)
     sys.exit(run(main))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tasks import cancel
+from evenmesh_kit.process import arguments
 from evenmesh_kit.process.serving import run, serve
 from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.rpc.server import Service
@@ -154,4 +155,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments.refuse("evenmesh_training.online", OnlineSettings, RerankerSettings)
     sys.exit(run(main))

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from evenmesh_kit.compute import idle_memory
-from evenmesh_kit.process import parent
+from evenmesh_kit.process import arguments, parent
 from evenmesh_kit.process.start import ServerStartError
 from evenmesh_kit.rpc.server import MeshServer, Service
 from evenmesh_kit.settings import ServiceSettings, SettingsError, load
@@ -88,7 +88,11 @@ def _end_soon(number: int, _: object) -> None:
 
 
 def run_service(name: str, settings_type: type[S], make: Callable[[S, Telemetry], Service]) -> int:
-    """Load a service's settings, make it, and serve until a signal; return the exit code, see :func:`run`."""
+    """Load a service's settings, make it, and serve until a signal; return the exit code, see :func:`run`.
+
+    The process takes no arguments (:func:`evenmesh_kit.process.arguments.refuse`).
+    """
+    arguments.refuse(f"evenmesh_{name}", settings_type)
 
     async def main() -> None:
         settings = load(settings_type)
