@@ -493,6 +493,24 @@ async def test_an_orchestrator_that_lives_keeps_what_its_streams_have(url: URL, 
         await store.keep(made, b"", Options())
 
 
+async def test_a_clock_that_goes_backwards_keeps_no_conversation_of_a_dead_orchestrator(
+    url: URL, clock: Clock
+) -> None:
+    killed = SqlConversationStore(url, Limits(), lease_s=LEASE_S, clock=clock.us)
+    await killed.start()
+    made = await killed.acquire("acme")
+    await add(killed, made)
+    async with opened(url, clock) as store, opened(url, clock) as other:
+        mine = await store.acquire("acme")
+        await add(store, mine)
+        clock.now -= 86_400
+        await store._keep_up()
+        with pytest.raises(FailedPrecondition):
+            await other.acquire("acme", mine.id)
+        assert (await other.acquire("acme", made.id)).turns == [TURN]
+    await killed.stop()
+
+
 async def test_an_orchestrator_says_again_and_again_that_it_lives(url: URL) -> None:
     store = SqlConversationStore(url, LIMITS, lease_s=0.3)
     await store.start()

@@ -482,6 +482,7 @@ async def test_what_waits_for_training(store: SqlFeedbackStore, database: Databa
     assert found == {None: (2, 2), ANN: (0, 0), BOB: (1, 1)}
     assert training.state(NOON_US + SILENT_US) == (State.RUNNING, "epoch 1 of 2")
     assert training.state(NOON_US + SILENT_US + 1)[0] is State.FAILED
+    assert training.state(NOON_US - DAY_US)[0] is State.FAILED  # the clock went back
 
 
 async def test_the_last_items_number_is_known(store: SqlFeedbackStore) -> None:
@@ -674,6 +675,20 @@ async def test_so_many_trainers_at_a_time_have_agents(
     assert [await three.take(BOB), await two.take(carl)] == [True, False]
     clock.now_us += 11 * 10**6  # as after all were killed
     assert [await two.take(ANN), await three.take(BOB), await one.take(carl)] == [True, True, False]
+
+
+async def test_a_clock_that_goes_backwards_keeps_no_agent_for_a_dead_trainer(
+    store: SqlFeedbackStore, database: Database, clock: Clock
+) -> None:
+    await store.record([item("1"), item("2", agent=BOB)])
+    dead, lives, third = (
+        SqlLeases(database, name, lease_s=60, at_once=2, clock=clock) for name in ("dead", "lives", "third")
+    )
+    assert [await dead.take(ANN), await lives.take(BOB)] == [True, True]
+    clock.now_us -= DAY_US
+    assert await lives.take(BOB)  # as it does all the time
+    assert [await third.take(BOB), await third.take(ANN)] == [False, True]
+    assert not await dead.take(ANN)
 
 
 async def test_a_closed_database_is_unavailable(url: URL) -> None:

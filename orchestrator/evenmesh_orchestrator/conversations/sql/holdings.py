@@ -18,6 +18,8 @@ from evenmesh_orchestrator.observations.shares import DynamicShares
 
 _EXPIRED_AT_ONCE: Final = 1_000
 """Most conversations that one transaction removes because their time is over: others wait for it."""
+_LONGEST_LEASE_US: Final = 3_600 * 10**6
+"""No orchestrator lives longer without a sign: a later end is of a clock that was ahead. Microseconds."""
 
 
 class Holdings:
@@ -100,7 +102,7 @@ class Holdings:
         query = select(columns.tenant, columns.id, columns.num_bytes)
         over = query.where(columns.expires_at_us <= now, idle(now)).order_by(columns.expires_at_us)
         await self.remove((await self._connection.execute(over.limit(_EXPIRED_AT_ONCE))).all())
-        await self._connection.execute(delete(HOLDERS).where(HOLDERS.c.until_us <= now))
+        await self._connection.execute(delete(HOLDERS).where(~_lives(now)))
 
     def _count(self, row: Any, sign: int) -> None:
         self.conversations.add(row.tenant, sign)
@@ -132,5 +134,9 @@ class Holdings:
 
 def idle(now: int) -> ColumnElement[bool]:
     """Return whether no stream uses a conversation: it has no holder, or one that lives no longer."""
-    alive = exists().where(and_(HOLDERS.c.holder == CONVERSATIONS.c.holder, HOLDERS.c.until_us > now))
+    alive = exists().where(and_(HOLDERS.c.holder == CONVERSATIONS.c.holder, _lives(now)))
     return or_(CONVERSATIONS.c.holder.is_(None), ~alive)
+
+
+def _lives(now: int) -> ColumnElement[bool]:
+    return and_(HOLDERS.c.until_us > now, HOLDERS.c.until_us <= now + _LONGEST_LEASE_US)

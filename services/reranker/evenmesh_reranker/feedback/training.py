@@ -63,8 +63,11 @@ class Training:
     updated_at_us: int | None
 
     def state(self, now_us: int) -> tuple[State, str]:
-        """Return the state and a line about it; a running training without reports has failed."""
-        silent = self.updated_at_us is None or now_us - self.updated_at_us > SILENT_US
+        """Return the state and a line about it; a running training without reports has failed.
+
+        A report from the future is from before the clock went backwards: one that runs reports again soon.
+        """
+        silent = self.updated_at_us is None or abs(now_us - self.updated_at_us) > SILENT_US
         if self.report.state is State.RUNNING and silent:
             return State.FAILED, "the trainer has sent no report for a minute: it was killed or hangs"
         return self.report.state, self.report.message

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from sqlalchemy import delete, func, or_, select
+from sqlalchemy import and_, delete, func, not_, or_, select
 
 from evenmesh_kit.storage.sql import now_us
 from evenmesh_reranker.backends.sql.database import Database, agent_id
 from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent
+
+_LONGEST_US: Final = 3_600 * 10**6
+"""No lease ends later: a later end is of a clock that went backwards. Microseconds."""
 
 
 class SqlLeases:
@@ -61,9 +65,10 @@ class SqlLeases:
                 self._held.pop(agent, None)
                 return False
             now = self._clock()
+            held = and_(LEASES.c.until_us >= now, LEASES.c.until_us <= now + _LONGEST_US)
             if self._at_once is not None:
                 others = select(func.count(LEASES.c.holder.distinct())).where(
-                    LEASES.c.holder != self._holder, LEASES.c.until_us >= now
+                    LEASES.c.holder != self._holder, held
                 )
                 if (await connection.scalar(others) or 0) >= self._at_once:
                     return False
@@ -73,7 +78,7 @@ class SqlLeases:
                 insert.on_conflict_do_update(
                     index_elements=["agent_id"],
                     set_=values,
-                    where=or_(LEASES.c.holder == self._holder, LEASES.c.until_us < now),
+                    where=or_(LEASES.c.holder == self._holder, not_(held)),
                 )
             )
         if done.rowcount == 1:
