@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from evenmesh.local_mesh import LocalMeshError, MeshState, ServiceState
 from evenmesh_mesh import certificates
+from evenmesh_mesh.backup.restoring import interrupted
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 from evenmesh_mesh.logs import ServiceLog
 from evenmesh_mesh.ports import Ports, PortTakenError
@@ -99,6 +100,8 @@ class Mesh:
             raise MeshStartError("; ".join(invalid))
         try:
             stack.enter_context(self._lock)
+            if half := interrupted(self.settings.home):
+                raise MeshStartError(half)
             stack.enter_context(self._ports)
             for log in self._logs.values():
                 log.begin()

@@ -19,6 +19,9 @@ from evenmesh_mesh.backup.stores import COLLECTIONS, Database, Stores
 from evenmesh_mesh.backup.taking import cannot_write, run_postgresql
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 
+_STAGED: Final = ".restoring-"
+_SWITCHING: Final = "switching"
+"""File in the folder of staged parts while they take their places; it says where what they replace is."""
 _BESIDE_SQLITE: Final = ("-wal", "-shm", "-journal")
 _NO_COLLECTIONS: Final = (".lock", ".writers")
 """What a retriever leaves in a folder without collections."""
@@ -76,11 +79,24 @@ def restore(
             for part in manifest.parts:
                 if part.kind == "sqlite":
                     _check_unused(_target(part, stores, databases))
-            return manifest, _bring(manifest, backup, stores, databases, on_part)
+            done = manifest, _bring(manifest, backup, stores, databases, on_part)
+            for left in stores.home.glob(f"{_STAGED}*"):  # of restores that were killed
+                shutil.rmtree(left, ignore_errors=True)
+            return done
     except LockHeldError:
         raise BackupError(f"a mesh runs under {stores.home}: stop it with `evenmesh down`") from None
     except OSError as error:
         raise cannot_write(error, stores.home) from None
+
+
+def interrupted(home: Path) -> str | None:
+    """Return what to do about a restore into a home that was killed between two parts; None if none was."""
+    for file in home.glob(f"{_STAGED}*/{_SWITCHING}"):
+        return (
+            f"a restore into {home} was interrupted and brought back only a part: run it again with "
+            f"--overwrite; what was there before is in {file.read_text()}"
+        )
+    return None
 
 
 def _bring(
@@ -90,7 +106,7 @@ def _bring(
     databases: dict[str, Database],
     on_part: Callable[[Part], None],
 ) -> Path | None:
-    beside = stores.home / f".restoring-{secrets.token_hex(4)}"
+    beside = stores.home / f"{_STAGED}{secrets.token_hex(4)}"
     aside = stores.home / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     brought: list[str] = []
     staged = {part.name: _staged(part, stores, databases, beside) for part in manifest.parts}
@@ -107,6 +123,8 @@ def _bring(
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(backup / name, target)
                     durable_files.sync(target)
+        durable_files.write(beside / _SWITCHING, str(aside).encode())
+        durable_files.sync_folder(beside)
         # First what may fail for reasons of others, before anything here is moved.
         for part in sorted(manifest.parts, key=lambda part: part.kind != "postgresql"):
             if part.kind == "postgresql":
@@ -119,10 +137,12 @@ def _bring(
                 durable_files.sync(target.parent)
             brought.append(part.name)
             on_part(part)
-    except (BackupError, OSError) as error:
+    except (BackupError, OSError, KeyboardInterrupt) as error:
         if not brought and not aside.exists():
             raise
-        why = cannot_write(error, stores.home) if isinstance(error, OSError) else error
+        why: object = cannot_write(error, stores.home) if isinstance(error, OSError) else error
+        if isinstance(error, KeyboardInterrupt):
+            why = "interrupted"
         what = f"only the {', '.join(brought)} were brought back" if brought else "nothing was brought back"
         before = f"; what was there before is in {aside}" if aside.exists() else ""
         raise BackupError(f"{why}\n{what}{before}") from None

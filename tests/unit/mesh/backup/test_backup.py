@@ -7,7 +7,10 @@ import errno
 import json
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +18,9 @@ import pytest
 from sqlalchemy import URL
 
 from evenmesh.commands import main
+from evenmesh_mesh import Mesh, MeshSettings, MeshStartError
 from evenmesh_mesh.backup import BackupError, Manifest, Stores, restore, take, verified
+from evenmesh_mesh.backup.restoring import interrupted
 from evenmesh_mesh.backup.taking import run_postgresql
 from evenmesh_mesh.lock import MeshLock
 from evenmesh_reranker.backends.sql.database import Database
@@ -347,6 +352,44 @@ def test_a_failure_names_where_the_first_part_was_moved(
     assert any(one.is_file() for one in aside.rglob("*.db"))
     assert str(failed.value).endswith(f"nothing was brought back; what was there before is in {aside}")
     assert "Input/output error" in str(failed.value)
+
+
+def test_a_restore_that_is_interrupted_says_what_it_left(home: Path, tmp_path: Path) -> None:
+    take(Stores.find(home, {}), tmp_path / "backup")
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(
+        BackupError, match=r"^interrupted\nonly the feedback were brought back; what .* is in"
+    ):
+        restore(tmp_path / "backup", Stores.find(home, {}), overwrite=True, on_part=interrupt)
+    assert interrupted(home) is None  # as it was said
+
+
+def test_no_mesh_starts_on_a_home_that_a_killed_restore_left_half_done(home: Path, tmp_path: Path) -> None:
+    stores = Stores.find(home, {})
+    take(stores, tmp_path / "backup")
+    killed = (
+        "import os, sys, pathlib\n"
+        "from evenmesh_mesh.backup import Stores, restore\n"
+        "backup, home = map(pathlib.Path, sys.argv[1:])\n"
+        "restore(backup, Stores.find(home, {}), overwrite=True, on_part=lambda _: os.kill(os.getpid(), 9))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", killed, tmp_path / "backup", home], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+    async def start() -> None:
+        async with Mesh(MeshSettings(home=home, port=0, services=())):
+            pytest.fail("started with a part of the data")
+
+    with pytest.raises(MeshStartError, match=r"interrupted .* --overwrite; .* is in .*/replaced-"):
+        asyncio.run(start())
+
+    restore(tmp_path / "backup", stores, overwrite=True)
+    assert interrupted(home) is None
+    assert list(home.glob(".restoring-*")) == []
+    assert (home / "collections" / "default" / "rivers" / "CURRENT").is_file()
 
 
 def test_commands(
