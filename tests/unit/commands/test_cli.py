@@ -526,3 +526,15 @@ def test_ctrl_c_while_the_command_is_loaded_is_quiet(monkeypatch: pytest.MonkeyP
     status = script.main()
     monkeypatch.undo()
     assert status == 130
+
+
+def test_ctrl_c_while_the_commands_of_other_packages_are_loaded_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("evenmesh.commands.entry_points", interrupted)
+
+    assert main(["down"]) == 130
+    assert capsys.readouterr() == ("", "")

@@ -154,7 +154,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the command's name; the arguments of this process by default.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    app = application()
+    try:
+        app = application()
+    except KeyboardInterrupt:  # its imports take seconds
+        return INTERRUPTED
     command = typer.main.get_command(app)
     if missing := _missing(given, getattr(command, "commands", {})):
         Screen().fail(missing)
