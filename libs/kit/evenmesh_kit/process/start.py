@@ -6,9 +6,12 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from evenmesh_kit.settings import ServiceSettings, variable
+
+_Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 class ServerStartError(Exception):
@@ -25,9 +28,50 @@ def bound_socket(settings: ServiceSettings, field: str = "port") -> socket.socke
     Raises:
         OSError: it cannot be bound, see :func:`cannot_listen`.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        settings.host, getattr(settings, field), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    return _bound(settings, _addresses(settings, field)[0])
+
+
+def check_addresses(settings: ServiceSettings, field: str) -> None:
+    """Bind every address of the host of the settings for a moment, as a name may have several.
+
+    gRPC listens on those that it can bind, and does not give the reason where it can bind none. Callers that
+    connect to another of them would reach another program.
+
+    Raises:
+        OSError: one is taken, or none can be bound; see :func:`cannot_listen`.
+    """
+    problem: OSError | None = None
+    free = False
+    for address in _addresses(settings, field):
+        try:
+            with _bound(settings, address) as probe:
+                if not settings.share_port:  # it would receive callers of the other process
+                    probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+            problem = error  # such as a family that this machine does not have
+        else:
+            free = True
+    if problem is not None and not free:
+        raise problem
+
+
+def _addresses(settings: ServiceSettings, field: str) -> Sequence[_Address]:
+    """Return the addresses that gRPC listens on, first those that this machine's resolver knows.
+
+    gRPC's own resolver answers ``localhost`` with both families, whatever this machine's does.
+    """
+    hosts = ("localhost", "127.0.0.1", "::1") if settings.host == "localhost" else (settings.host,)
+    port = getattr(settings, field)
+    found = (
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE) for host in hosts
+    )
+    return list(dict.fromkeys(address for addresses in found for address in addresses))
+
+
+def _bound(settings: ServiceSettings, at: _Address) -> socket.socket:
+    family, kind, protocol, _, address = at
     found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -23,7 +23,7 @@ from evenmesh_kit.admission.metering import Metering
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
-from evenmesh_kit.process.start import ServerStartError, bound_socket, cannot_listen, port_file
+from evenmesh_kit.process.start import ServerStartError, cannot_listen, check_addresses, port_file
 from evenmesh_kit.rpc.guard import Guard
 from evenmesh_kit.rpc.handlers import Chain, HandlerInterceptor
 from evenmesh_kit.rpc.health_port import health_server
@@ -302,10 +302,7 @@ class MeshServer:
     def _bound(self, server: grpc.aio.Server, field: str, credentials: grpc.ServerCredentials | None) -> int:
         """Bind a server to the port of a setting, and return the port."""
         try:
-            # For the reason, which gRPC does not give when binding fails.
-            with bound_socket(self._settings, field) as probe:
-                if not self._settings.share_port:  # it would receive callers of the other process
-                    probe.listen(1)
+            check_addresses(self._settings, field)
             address = self._on_host(getattr(self._settings, field))
             if credentials is None:
                 return server.add_insecure_port(address)

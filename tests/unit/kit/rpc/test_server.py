@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
-from evenmesh_kit.process import serving
+from evenmesh_kit.process import serving, start
 from evenmesh_kit.process.serving import run
 from evenmesh_kit.process.serving import serve as run_service
 from evenmesh_kit.process.start import ServerStartError
@@ -137,6 +137,32 @@ async def test_a_port_taken_by_something_else_is_reported_too(serve: Any) -> Non
         other.listen()
         with pytest.raises(ServerStartError, match=r"is taken on 127\.0\.0\.1"):
             await serve(settings={"port": other.getsockname()[1]})
+
+
+@pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
+async def test_a_port_that_is_taken_on_one_address_of_localhost_is_reported(serve: Any, taken: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in taken else socket.AF_INET) as other:
+        try:
+            other.bind((taken, 0))
+        except OSError as error:
+            pytest.skip(f"no {taken} here: {error.strerror}")
+        other.listen()
+        with pytest.raises(ServerStartError, match="is taken on localhost"):
+            await serve(settings={"host": "localhost", "port": other.getsockname()[1]})
+
+
+async def test_a_name_with_an_address_of_a_family_that_is_not_here_is_served(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(_: str, port: int, **__: object) -> list[Any]:
+        # 192.0.2.1 is for documentation: no machine has it
+        hosts = ("192.0.2.1", "127.0.0.1")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)) for host in hosts]
+
+    monkeypatch.setattr(start.socket, "getaddrinfo", resolve)
+    server = await serve(settings={"host": "localhost"})
+    monkeypatch.undo()
+    assert await call(server)("unary") == ["a"]
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
