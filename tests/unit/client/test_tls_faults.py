@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -56,15 +56,18 @@ async def test_a_call_tells_why_there_is_no_tls(
     authority = trustme.CA()
     (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
     monkeypatch.setenv("EVENMESH_TLS_CA", str(tmp_path / "ca.pem"))
-    made = {
+    make: dict[str | None, Callable[[], trustme.LeafCert | None]] = {
         "expired": lambda: authority.issue_cert(HERE, not_before=NOW - 2 * DAY, not_after=NOW - DAY),
         "early": lambda: authority.issue_cert(HERE, not_before=NOW + DAY, not_after=NOW + 2 * DAY),
         "renamed": lambda: authority.issue_cert("elsewhere.mesh"),
         "strange": lambda: trustme.CA().issue_cert(HERE),
         None: lambda: None,
-    }[certificate]()
+    }
 
-    async with listening(tmp_path, made) as address, AsyncClient(Addresses(retriever=address)) as client:
+    async with (
+        listening(tmp_path, make[certificate]()) as address,
+        AsyncClient(Addresses(retriever=address)) as client,
+    ):
         with pytest.raises(MeshError) as failed:
             await client.collections()
 

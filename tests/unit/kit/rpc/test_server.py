@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
-from evenmesh_kit.process import serving, start
+from evenmesh_kit.process import serving
 from evenmesh_kit.process.serving import run
 from evenmesh_kit.process.serving import serve as run_service
 from evenmesh_kit.process.start import ServerStartError
@@ -159,7 +159,7 @@ async def test_a_name_with_an_address_of_a_family_that_is_not_here_is_served(
         hosts = ("192.0.2.1", "127.0.0.1")
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)) for host in hosts]
 
-    monkeypatch.setattr(start.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     server = await serve(settings={"host": "localhost"})
     monkeypatch.undo()
     assert await call(server)("unary") == ["a"]
