@@ -171,9 +171,20 @@ def test_too_many_files_are_refused(tmp_path: Path) -> None:
     assert len(found) == 11
 
 
-def test_a_header_of_gigabytes_takes_no_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 4 << 30])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    ],
+)
+def test_a_long_header_takes_no_memory(tmp_path: Path, kind: bytes, size: int) -> None:
     entry = tarfile.TarInfo("pax")
-    entry.type, entry.size = tarfile.XHDTYPE, 4 << 30
+    entry.type, entry.size = kind, size
     data = gzip.compress(entry.tobuf(tarfile.USTAR_FORMAT) + ZEROS)
     tracemalloc.start()
     found = within(tmp_path, "a.tar.gz", data)

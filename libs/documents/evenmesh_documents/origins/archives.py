@@ -27,6 +27,13 @@ _MOST_AT_ONCE: Final = 1 << 20
 """Longest header of a tar archive; headers are read whole."""
 _HEADERS: Final = 2_048
 """Bytes of headers and padding of a file in a tar archive, about."""
+_TEXTS: Final = (  # headers that hold the long name or the attributes of the next one
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 """LZMA is left out: an archive says how much memory its decoder takes."""
 _LINK: Final = 0o120000
@@ -211,7 +218,7 @@ def _tarred(stream: IO[bytes], address: str, budget: _Budget) -> Iterator[_Membe
     elif ending.endswith("bz2"):
         raw = bz2.BZ2File(stream)
     bounded = cast("IO[bytes]", _BoundedStream(raw, budget.limits))
-    with tarfile.open(fileobj=bounded, mode="r:") as archive:
+    with tarfile.open(fileobj=bounded, mode="r:", tarinfo=_Header) as archive:
         while (entry := archive.next()) is not None:
             # What was read is not needed again, and would grow with the archive.
             archive.members = []  # type: ignore[attr-defined]
@@ -233,11 +240,22 @@ def _unpacked(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     return stream
 
 
-class _BoundedStream:
-    """A stream that refuses to be read at once, or as a whole, beyond what an archive may have.
+class _Header(tarfile.TarInfo):
+    """A header of a tar archive that refuses a long name, or attributes, of more than are read at once.
 
-    A header of a tar archive says how long it is, and is read whole.
+    It states their length, and Python reads them whole: in one piece, or, from 2026 on, in pieces.
     """
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """Read what belongs to the header; tarfile says that subclasses may override this method."""
+        if self.type in _TEXTS and self.size > _MOST_AT_ONCE:
+            raise UnreadableError(f"has a header of more than {_MOST_AT_ONCE:,} bytes")
+        read: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # not in its stubs
+        return read
+
+
+class _BoundedStream:
+    """A stream that refuses to be read at once, or as a whole, beyond what an archive may have."""
 
     def __init__(self, inner: IO[bytes], limits: Limits) -> None:
         self._inner = inner
