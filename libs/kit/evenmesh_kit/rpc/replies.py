@@ -123,7 +123,7 @@ class ReplyWriter(HandlerInterceptor):
     async def _settle(self, sending: _Sending) -> None:
         """Wait for the write in the middle of which a call was ended, whatever else would end it."""
         writing = sending.writing
-        if writing is None or writing.done():
+        if writing is None:
             return
         self._unsent.add(writing)
         try:
