@@ -1,8 +1,9 @@
 """How many earlier turns a search should have words of: the table in docs/guides/conversations.md.
 
 ``python -m benchmarks.history_turns`` takes one turn of each conversation of mtrag and doc2dial-val, searches
-with the hybrid of an ask for the turn and words of the last 0, 5 and 10 user turns, and writes nDCG@10 into
-the page. It needs no mesh and no reranker; ``--home`` keeps the vectors of passages.
+with the hybrid of an ask for the turn and words of the last 0, 5 and 10 user turns, as the mesh does and with
+the turn once, and writes nDCG@10 into the page. It needs no mesh and no reranker; ``--home`` keeps vectors
+of passages.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from evenmesh_lab.studies import Bootstrap
 from evenmesh_orchestrator.conversations import history
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "guides" / "conversations.md"
-DEPTHS: Final = (0, 5, 10)
-"""Earlier user turns whose words are searched for."""
+DEPTHS: Final = {"0 (`none`)": 0, "5": 5, "10 (`words`)": 10, "10, the turn once": 10}
+"""Earlier user turns whose words are searched for, by column."""
+DEFAULT: Final = "10 (`words`)"
+ONCE: Final = "10, the turn once"
 K: Final = 10
 SEED: Final = 0
 
@@ -105,15 +108,20 @@ def drawn(of: Iterable[Turn], least: int, seed: int = SEED) -> list[Turn]:
     return [held[name][rng.integers(len(held[name]))] for name in sorted(held)]
 
 
-def ndcg(part: Part, asked: Sequence[Turn], home: Path) -> dict[int, FloatArray]:
-    """Return nDCG@10 of each turn, by the number of earlier turns whose words are searched for."""
+def searched(turn: Turn, column: str) -> str:
+    """Return what is searched for."""
+    depth = DEPTHS[column]
+    text = history.words(turn.question, turn.earlier[-depth:] if depth else ())
+    return text if column == ONCE else history.balanced(turn.question, text)
+
+
+def ndcg(part: Part, asked: Sequence[Turn], home: Path) -> dict[str, FloatArray]:
+    """Return nDCG@10 of each turn, by column."""
     from benchmarks.rerank_table.judged_sets import JudgedSet
     from benchmarks.rerank_table.scoring import FirstStages, standardized  # imports PyTorch
 
     texts = {
-        f"{place}/{depth}": history.words(turn.question, turn.earlier[-depth:] if depth else ())
-        for place, turn in enumerate(asked)
-        for depth in DEPTHS
+        f"{place}/{column}": searched(turn, column) for place, turn in enumerate(asked) for column in DEPTHS
     }
     passages = [
         Passage(one["id"], one.get("title", ""), one["text"])
@@ -128,21 +136,21 @@ def ndcg(part: Part, asked: Sequence[Turn], home: Path) -> dict[int, FloatArray]
 
     grades = {str(place): dict.fromkeys(turn.gold, 1) for place, turn in enumerate(asked)}
     return {
-        depth: ranking_metrics(
-            {str(place): ranked(f"{place}/{depth}") for place in range(len(asked))}, grades, k=K
+        column: ranking_metrics(
+            {str(place): ranked(f"{place}/{column}") for place in range(len(asked))}, grades, k=K
         ).ndcg
-        for depth in DEPTHS
+        for column in DEPTHS
     }
 
 
-def row(part: Part, found: Mapping[int, FloatArray]) -> dict[str, str]:
-    """Return a row of the table: means, and what the default has beside the other numbers of turns."""
+def row(part: Part, found: Mapping[str, FloatArray]) -> dict[str, str]:
+    """Return a row of the table: means, and what the default has beside the others."""
     after = "six" if part.least == 6 else "one"
-    cells = {"": f"{part.name}, after at least {after}", "conversations": str(len(found[DEPTHS[0]]))}
-    cells |= {"0 (`none`)" if depth == 0 else str(depth): f"{found[depth].mean():.3f}" for depth in DEPTHS}
-    for other in (0, 10):
-        gap = Bootstrap().paired(f"{part.name} {part.least} {other}", found[5], found[other]).difference
-        cells[f"5 beside {other}"] = shown(gap)
+    cells = {"": f"{part.name}, after at least {after}", "conversations": str(len(found[DEFAULT]))}
+    cells |= {column: f"{found[column].mean():.3f}" for column in DEPTHS}
+    for other in ("0 (`none`)", "5", ONCE):
+        gap = Bootstrap().paired(f"{part.name} {part.least} {other}", found[DEFAULT], found[other]).difference
+        cells[f"`words` beside {other.partition(' ')[0] if other != ONCE else 'once'}"] = shown(gap)
     return cells
 
 

@@ -23,6 +23,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.rpc.policies import set_target
 from evenmesh_kit.rpc.statuses import item_error
+from evenmesh_orchestrator.conversations.history import balanced
 from evenmesh_orchestrator.domain import (
     Answered,
     Ask,
@@ -49,7 +50,8 @@ _KNOWLEDGE_WORDS: Final = 100
 def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retriever_pb.RetrieveRequest:
     """Return the request to the retriever."""
     request = retriever_pb.RetrieveRequest(
-        query=ask.search_text,
+        # A web search takes words as they are, and a reranker reads them.
+        query=balanced(ask.question, ask.search_text) if ask.adds_words and not ask.web else ask.search_text,
         retriever=ask.retriever,
         depth=ask.depth,
         k=min(k, ask.depth),

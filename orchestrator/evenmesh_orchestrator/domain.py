@@ -135,6 +135,8 @@ class Ask:
     """Weight of the retriever's scores beside the reranker's, [0, 10]; None for that of its model."""
     search: str = ""
     """Text to retrieve and rank passages for; empty for the question."""
+    adds_words: bool = False
+    """Whether ``search``, if any, is the question followed by words of earlier turns."""
     turns: Sequence[Turn] = ()
     """Earlier turns for the model, oldest first; only with a template that shows them."""
     template: str = ""

@@ -176,6 +176,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         filter=request.filter if request.HasField("filter") else None,
         expression=expression,
         search=_search_text(request, question),
+        adds_words=not request.search,
         turns=tuple(request.turns) if request.template else (),
         template=_name("template", request.template),
         fusion=_fusion(request, reranker),

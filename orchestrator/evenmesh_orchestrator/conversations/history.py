@@ -15,6 +15,7 @@ MAX_BYTES: Final = 8_192
 REWRITE_TEMPLATE: Final = "question"
 """Prompt template that consists of the question, which here is the rewriting task."""
 
+_MOST_TIMES: Final = 3
 _MAX_REWRITE_TOKENS: Final = 64
 _MAX_ANSWER_CHARS: Final = 500
 _WORD: Final = re.compile(r"\w+(?:[-'’.]\w+)*")
@@ -51,6 +52,30 @@ def words(question: str, earlier: Sequence[str]) -> str:
             if len(longer.encode()) > MAX_BYTES:
                 return text
             text = longer
+    return text
+
+
+def balanced(question: str, text: str) -> str:
+    """Return the text of :func:`words` with the turn repeated, so that earlier turns do not outweigh it.
+
+    A retriever weighs words by how often they are there. The turn is there two or three times if it has fewer
+    words than were added; docs/guides/conversations.md has the numbers.
+
+    Args:
+        question: the user's turn.
+        text: the turn, followed by words of earlier turns.
+
+    Returns:
+        At most :data:`MAX_BYTES`.
+    """
+    own = len(_WORD.findall(question))
+    added = len(_WORD.findall(text)) - own
+    times = min(_MOST_TIMES, -(-added // max(1, own)))
+    for _ in range(1, times):
+        longer = f"{question} {text}"
+        if len(longer.encode()) > MAX_BYTES:
+            break
+        text = longer
     return text
 
 

@@ -10,9 +10,8 @@ from typing import Final
 from evenmesh.evaluator.v1.evaluator_service_pb2 import AttributeTarget, EvaluateConversationRequest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 
-DEFAULT_HISTORY_TURNS: Final = 5
-"""Default number of earlier turns that retrieval takes into account: words of more of them outweigh the
-question. docs/guides/conversations.md has the numbers."""
+DEFAULT_HISTORY_TURNS: Final = 10
+"""Default number of earlier turns that retrieval takes into account."""
 
 _SEPARATOR: Final = ";"
 _NONE: Final = Fraction(0)

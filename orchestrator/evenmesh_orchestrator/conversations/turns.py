@@ -103,6 +103,7 @@ class TurnHandler:
         ask = replace(
             ask,
             search="" if text == ask.question else text,
+            adds_words=options.history == pb.ConversationOptions.HISTORY_WORDS or degraded is not None,
             turns=conversation.exchanges if options.template else (),
             template=options.template or ask.template,
             conversation=None,

@@ -57,7 +57,7 @@ def harvest(
         str, typer.Option(help="Earlier turns in the search: none, words or rewrite.")
     ] = "words",
     history_turns: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 5.")
+        int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 10.")
     ] = None,
     template: Annotated[
         str | None, typer.Option(help="Prompt template that shows the model earlier turns.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.history_turns import PARTS, Turn, drawn, row, turns
+from benchmarks.history_turns import DEFAULT, ONCE, PARTS, Turn, drawn, row, searched, turns
 
 
 def said(role: str, text: str) -> dict[str, str]:
@@ -36,11 +36,24 @@ def test_a_conversation_gives_one_turn_that_has_enough_before_it() -> None:
 
 
 def test_a_row_has_means_and_what_the_default_has_beside_them() -> None:
-    """By hand: five turns gain 0.5 in 20 of 40 conversations beside none, and differ from ten in none."""
+    """By hand: the default gains 0.5 in 20 of 40 conversations beside no words, and differs from 5 in none."""
     none = np.zeros(40)
-    five = np.where(np.arange(40) < 20, 0.5, 0.0)
-    cells = row(PARTS[0], {0: none, 5: five, 10: five})
+    words = np.where(np.arange(40) < 20, 0.5, 0.0)
+    cells = row(PARTS[0], {"0 (`none`)": none, "5": words, DEFAULT: words, ONCE: none})
     assert cells["conversations"] == "40"
-    assert (cells["0 (`none`)"], cells["5"], cells["10"]) == ("0.000", "0.250", "0.250")
-    assert cells["5 beside 0"].startswith("+0.250 [+0.")
-    assert cells["5 beside 10"] == "+0.000, only 0 of 40 queries differ"
+    assert (cells["0 (`none`)"], cells["5"], cells[DEFAULT], cells[ONCE]) == (
+        "0.000",
+        "0.250",
+        "0.250",
+        "0.000",
+    )
+    assert cells["`words` beside 0"].startswith("+0.250 [+0.")
+    assert cells["`words` beside 5"] == "+0.000, only 0 of 40 queries differ"
+    assert cells["`words` beside once"].startswith("+0.250 [+0.")
+
+
+def test_words_of_earlier_turns_are_searched_for_as_by_the_mesh() -> None:
+    turn = Turn("c", "How often?", ["zipper oil chain"], ["p"])
+    assert searched(turn, "0 (`none`)") == "How often?"
+    assert searched(turn, DEFAULT) == "How often? How often? zipper oil chain"
+    assert searched(turn, ONCE) == "How often? zipper oil chain"

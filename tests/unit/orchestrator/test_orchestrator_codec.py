@@ -87,10 +87,24 @@ def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_turns_b
 
 
 def test_an_ask_searches_for_words_of_as_many_turns_as_a_conversation() -> None:
-    """Words of old turns would outweigh the question."""
-    turns = [generator_pb.Turn(question=f"And {word}?") for word in ("a1", "b2", "c3", "d4", "e5", "f6")]
-    assert ask(question="How often?", turns=turns).search_text == "How often? f6 e5 d4 c3 b2"
-    assert Options().history_turns == 5
+    turns = [generator_pb.Turn(question=f"And w{place}?") for place in range(12)]
+    words = " ".join(f"w{place}" for place in range(11, 1, -1))
+    assert ask(question="How often?", turns=turns).search_text == f"How often? {words}"
+    assert Options().history_turns == 10
+
+
+def test_the_retriever_has_the_question_again_where_more_words_were_added() -> None:
+    """The reranker reads the text, and a web search takes it as it is: both have the question once."""
+    turns = [generator_pb.Turn(question="And zipper oil chain?")]
+    one = ask(question="How often?", turns=turns)
+    text = "How often? zipper oil chain"
+    assert codec.retrieve_request(one, k=5, sampling=None).query == f"How often? {text}"
+    assert codec.rerank_request(one, []).query == text
+    web = replace(one, web="news")
+    assert codec.retrieve_request(web, k=5, sampling=None).query == text
+    own = ask(question="How often?", turns=turns, search=text)
+    assert codec.retrieve_request(own, k=5, sampling=None).query == text
+    assert codec.retrieve_request(ask(question="How often?"), k=5, sampling=None).query == "How often?"
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def chat(
         str, typer.Option(help="How the search uses earlier turns: none, words or rewrite.")
     ] = "words",
     history_turns: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 5.")
+        int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 10.")
     ] = None,
     template: Annotated[
         str | None,

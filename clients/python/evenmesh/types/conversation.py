@@ -40,7 +40,7 @@ class ConversationOptions(TypedDict, total=False):
     Attributes:
         targets: shares that groups should have; without any there is no report.
         history: how the search uses earlier turns; "words" by default.
-        history_turns: earlier turns that it is made of, the newest ones, 1 to 100; 5 without it.
+        history_turns: earlier turns that it is made of, the newest ones, 1 to 100; 10 without it.
         template: prompt template that shows the model earlier turns, such as ``rankrag-answer-conversation``;
             without it the model is given each question alone.
         patience: words a user reads before giving up; 1,250 without it.

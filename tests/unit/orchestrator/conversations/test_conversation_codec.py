@@ -93,7 +93,7 @@ def test_defaults_of_the_contract() -> None:
     read = options(targets=[{"attribute": "provider", "groups": ["P", "Q"]}])
     assert (read.history, read.history_turns, read.template) == (
         pb.ConversationOptions.HISTORY_WORDS,
-        5,
+        10,
         "",
     )
     (target,) = read.targets

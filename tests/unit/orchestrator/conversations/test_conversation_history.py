@@ -1,10 +1,17 @@
 """Search texts of turns: words of earlier turns, or a rewriting task for the model."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh.generator.v1.generator_service_pb2 import Turn
-from evenmesh_orchestrator.conversations.history import MAX_BYTES, REWRITE_TEMPLATE, rewrite_prompt, words
+from evenmesh_orchestrator.conversations.history import (
+    MAX_BYTES,
+    REWRITE_TEMPLATE,
+    balanced,
+    rewrite_prompt,
+    words,
+)
 from tests.unit.orchestrator.fakes import ask
 
 
@@ -31,6 +38,21 @@ def test_the_turn_itself_always_comes_first_and_nothing_is_said_twice(turn: str,
     assert text.startswith(turn)
     added = text.removeprefix(turn).split()
     assert len({word.lower() for word in added}) == len(added)
+
+
+@pytest.mark.parametrize(
+    ("added", "times"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (20, 3)]
+)
+def test_the_turn_is_repeated_until_it_has_as_many_words_as_were_added(added: int, times: int) -> None:
+    text = " ".join(["Who swims?", *(f"w{place}" for place in range(added))])
+    assert balanced("Who swims?", text) == "Who swims? " * (times - 1) + text
+
+
+def test_a_repeated_turn_is_no_longer_than_a_query_may_be() -> None:
+    question = "x" * (MAX_BYTES // 2 - 4)
+    text = words(question, ["Donau Rhein"])
+    assert len(balanced(question, text).encode()) <= MAX_BYTES
+    assert balanced("?", "? Rhein Donau") == "? ? Rhein Donau"
 
 
 def test_the_task_of_a_rewrite_has_the_turns_in_their_order() -> None:

@@ -202,7 +202,7 @@ class AskRequest(_message.Message):
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[_generator_service_pb2.Turn]:
         """Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
-        adds words of the newest 5 that the question lacks. The model reads them only with a `template` that uses
+        adds words of the newest 10 that the question lacks. The model reads them only with a `template` that uses
         them. Not in a turn of `Converse`, which holds its turns itself.
         """
 
@@ -1252,7 +1252,7 @@ class ConversationOptions(_message.Message):
     history: Global___ConversationOptions.History.ValueType
     """Query for retrieval in a turn after the first."""
     history_turns: _builtins.int
-    """Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 5."""
+    """Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 10."""
     template: _builtins.str
     """Prompt template with earlier turns, such as `rankrag-answer-conversation`; empty means that the model reads
     each question alone, as in an ask.

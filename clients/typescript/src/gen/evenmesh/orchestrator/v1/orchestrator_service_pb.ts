@@ -236,7 +236,7 @@ export type AskRequest = Message<"evenmesh.orchestrator.v1.AskRequest"> & {
 
   /**
    * Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
-   * adds words of the newest 5 that the question lacks. The model reads them only with a `template` that uses
+   * adds words of the newest 10 that the question lacks. The model reads them only with a `template` that uses
    * them. Not in a turn of `Converse`, which holds its turns itself.
    *
    * @generated from field: repeated evenmesh.generator.v1.Turn turns = 27;
@@ -1285,7 +1285,7 @@ export type ConversationOptions = Message<"evenmesh.orchestrator.v1.Conversation
   history: ConversationOptions_History;
 
   /**
-   * Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 5.
+   * Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 10.
    *
    * @generated from field: optional uint32 history_turns = 2;
    */
