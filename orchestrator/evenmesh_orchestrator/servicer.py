@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -169,14 +169,16 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Yield the events of an ask, and count passages that it has found as those that a request has.
 
         They are held in memory several times, and what they take is known only now. A quarter of what the
-        caller may have in flight is the most: an ask that has begun is never too large.
+        caller may have in flight is the most: an ask that has begun is never too large. One whose passages do
+        not fit now is refused: if it waited, with its own work in flight, it could wait for itself.
         """
-        async with AsyncExitStack() as held, aclosing(events):
-            async for event in events:
-                if isinstance(event, Retrieved) and not request.candidates.passages:
-                    work = min(cost.of_pool(event.pool), self._admission.largest // 4)
-                    await held.enter_async_context(self._admission.admit(work))
-                yield event
+        with ExitStack() as held:
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, Retrieved) and not request.candidates.passages:
+                        work = min(cost.of_pool(event.pool), self._admission.largest // 4)
+                        held.enter_context(self._admission.grow(work))
+                    yield event
 
     async def _turn(
         self, conversation: Conversation, request: pb.ConverseRequest, inbox: Inbox

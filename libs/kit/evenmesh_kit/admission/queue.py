@@ -6,7 +6,8 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -178,6 +179,29 @@ class Admission:
         if work < 0:
             raise ValueError(f"work must not be negative, got {work}")
         return Admitted(self, work, self._queue_s if queue_s is None else queue_s)
+
+    @contextmanager
+    def grow(self, work: int) -> Iterator[None]:
+        """Hold ``work`` more units of a request that was admitted, [0, :attr:`largest`], while a block runs.
+
+        It never waits, and passes those who do: a request that waited for more, with some in hand, could wait
+        for its own turn.
+
+        Raises:
+            Overloaded: on entry, as :meth:`admit`.
+            MeshError: on entry, as :meth:`admit`.
+        """
+        if not work:
+            yield
+            return
+        queue = self._queue(work)
+        if not self._fits(queue, work):
+            raise self._refusal(queue, work)
+        self._begin(queue, work, max(self._virtual, queue.paid_until))
+        try:
+            yield
+        finally:
+            self.leave(work, queue)
 
     def enter(self, work: int) -> TenantQueue:
         """Admit work at once, as :meth:`admit` under ``with``; return what :meth:`leave` ends it with."""

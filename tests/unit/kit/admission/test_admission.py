@@ -63,6 +63,21 @@ async def test_a_request_over_the_capacity_does_not_wait_for_an_idle_service() -
     assert (admission.in_flight, admission.waiting) == (0, 0)
 
 
+async def test_a_request_that_grows_waits_for_nobody() -> None:
+    """It would wait behind those that wait for what it holds itself."""
+    admission = Admission(10, "pairs", queue_s=60.0)
+    with admission.admit(6):
+        waiting = asyncio.create_task(admission.enter_in_turn(5, 60.0))
+        await asyncio.sleep(0)
+        with admission.grow(0), admission.grow(3):
+            assert (admission.in_flight, admission.waiting) == (9, 5)
+            with pytest.raises(Overloaded, match="2 pairs do not fit now"), admission.grow(2):
+                pytest.fail("grew")
+    assert admission.in_flight == 5
+    admission.leave(5, await waiting)
+    assert (admission.in_flight, admission.waiting) == (0, 0)
+
+
 async def test_one_tenant_leaves_room_for_the_others() -> None:
     queue = Queue(8, share=0.75)
     for _ in range(8):

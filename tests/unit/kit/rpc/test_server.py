@@ -347,7 +347,7 @@ async def test_watchers_of_health_do_not_hold_the_drain(serve: Any, call: Any) -
 
 
 SERVICE_MAIN = """
-import asyncio, os, signal, sys, time
+import asyncio, os, signal, sys, threading, time
 import grpc
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.telemetry import logs
@@ -382,7 +382,9 @@ class Waiting(Service):
     async def stop(self):
         if os.environ.get("STUCK_STOP"):
             pool = ComputePool(1, "stuck")
-            pool.executor.submit(time.sleep, 3600)
+            began = threading.Event()
+            pool.executor.submit(lambda: (began.set(), time.sleep(3600)))
+            began.wait()  # close() drops what has not begun
             pool.close()
         sys.stdout.write("stopped")
 

@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_kit.storage.sql import now_us
 from evenmesh_lab.files.trained_texts import find_trained_texts
 from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
@@ -354,7 +355,9 @@ async def test_who_lost_the_agent_promotes_nothing(world: World) -> None:
     await world.says(ANN, likes("water"), ASKED)
     async with _held_after_a_step(world, epochs=2) as running:
         async with world.database.write() as connection:
-            await connection.execute(LEASES.update().values(holder="another", until_us=2**62))
+            await connection.execute(
+                LEASES.update().values(holder="another", until_us=now_us() + 1_800 * 10**6)
+            )
         with pytest.raises(RoundError, match="another trainer took the agent over"):
             await running
     assert not world.promoting.asked
