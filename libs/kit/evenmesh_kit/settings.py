@@ -42,7 +42,12 @@ class ServiceSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="EVENMESH_", frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False
+        env_prefix="EVENMESH_",
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     tls_cert: Path | None = Field(default=None, validation_alias="EVENMESH_TLS_CERT")

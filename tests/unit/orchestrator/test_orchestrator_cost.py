@@ -95,16 +95,16 @@ def serving(mesh: Mesh) -> OrchestratorServicer:
 async def test_asks_that_found_much_are_few_at_a_time(mesh: Mesh, serving: OrchestratorServicer) -> None:
     """A hundred asks of one tenant held 26 MB of found passages each, several times, and counted one each."""
     mesh.generator.delay_s = 1e6
-    many = [serving.Ask(pb.AskRequest(question="Which?", k=1), cast(Any, None)) for _ in range(5)]
+    many = [cast(Any, serving.Ask(pb.AskRequest(question="Which?", k=1), cast(Any, None))) for _ in range(5)]
     mesh.retriever.passages = [passage(str(at), "x" * 65_536) for at in range(100)]
     for asked in many[:3]:
         assert (await anext(asked)).HasField("retrieved")
     with pytest.raises(Overloaded):  # 3 · (1 + 10) + 1 of 40 are held: another 10 do not fit
         await anext(many[3])
-    await many[0].aclose()  # type: ignore[attr-defined]
+    await many[0].aclose()
     assert (await anext(many[4])).HasField("retrieved")
     for asked in many:
-        await asked.aclose()  # type: ignore[attr-defined]
+        await asked.aclose()
 
 
 async def test_passages_that_a_request_brings_count_once(mesh: Mesh, serving: OrchestratorServicer) -> None:

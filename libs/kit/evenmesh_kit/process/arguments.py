@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
-import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -35,28 +32,9 @@ def refuse(module: str, *kinds: type[ServiceSettings], arguments: Sequence[str] 
 
 def _settings(kind: type[ServiceSettings]) -> Iterator[tuple[str, str]]:
     """Yield the variable of each setting, and the help on it."""
-    texts = _texts(kind)
     for name, field in kind.model_fields.items():
         stated = field.default_factory is None and field.default not in (None, "", ())
         default = f" (default: {field.default})" if stated and not field.is_required() else ""
         named, indent = variable(kind, name), " " * 6
-        text = textwrap.fill(texts.get(name, ""), 100, initial_indent=indent, subsequent_indent=indent)
+        text = textwrap.fill(field.description or "", 100, initial_indent=indent, subsequent_indent=indent)
         yield named, f"  {named}{default}\n{text}"
-
-
-def _texts(kind: type[ServiceSettings]) -> dict[str, str]:
-    """Return the text below each field, those of the bases included."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if not issubclass(one, ServiceSettings):
-            continue
-        try:
-            [made] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-        except OSError:  # installed without its source
-            continue
-        body = made.body if isinstance(made, ast.ClassDef) else []
-        for field, text in itertools.pairwise(body):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = " ".join(said.split())
-    return found
