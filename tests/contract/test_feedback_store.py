@@ -313,6 +313,17 @@ async def test_the_oldest_is_deleted_a_little_at_a_time(
     assert agent.mean_usefulness == pytest.approx((0.7 + 0.8 + 0.9) / 3)
 
 
+async def test_what_a_clock_ahead_stored_first_hides_nothing_that_is_due(
+    store: SqlFeedbackStore, clock: Clock
+) -> None:
+    clock.now_us = NOON_US + 100
+    await store.record([item("ahead-1"), item("ahead-2")])
+    clock.now_us = NOON_US
+    await store.record([item("due")])
+    assert await store.delete_before(NOON_US + 1, limit=2) == 1
+    assert await _ids(store) == ["ahead-1", "ahead-2"]
+
+
 async def test_numbers_are_never_given_again(store: SqlFeedbackStore, clock: Clock) -> None:
     await store.record([item("1"), item("2")])
     last = (await store.page(ALL))[-1].sequence
@@ -363,6 +374,15 @@ async def test_what_was_served_is_recalled_newest_first(database: Database) -> N
     await store.remember([ServedRanking(key, b"".join(passage_keys(["b", "a"])), 3, "ann's")])
     assert [len(one) for one in await store.recall(key)] == [16, 8]
     assert await store.forget_before(3, limit=10) == 2
+    assert [len(one) for one in await store.recall(key)] == [16]
+
+
+async def test_served_rankings_of_a_clock_ahead_hide_nothing_that_is_due(database: Database) -> None:
+    store = SqlServedStore(database)
+    key = served_key("q", ANN, "v")
+    for passages, at in ((["a", "b"], 9), (["c"], 1)):
+        await store.remember([ServedRanking(key, b"".join(passage_keys(passages)), at, "ann's")])
+    assert await store.forget_before(5, limit=1) == 1
     assert [len(one) for one in await store.recall(key)] == [16]
 
 

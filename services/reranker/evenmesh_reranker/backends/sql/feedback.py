@@ -186,22 +186,21 @@ class SqlFeedbackStore:
         """Delete at most ``limit`` of the oldest items stored before a time; return how many."""
         columns = FEEDBACK.c
         async with self._database.write() as connection:
-            # Order by sequence number, so that the index is read only as far as rows are deleted.
-            oldest = await connection.execute(
+            due = await connection.execute(
                 select(
                     columns.sequence,
                     columns.agent_id,
                     columns.flag,
                     columns.usefulness,
-                    columns.recorded_at_us,
                     columns.bytes,
                     AGENTS.c.tenant,
                 )
                 .join(AGENTS, AGENTS.c.id == columns.agent_id)
-                .order_by(columns.sequence)
+                .where(columns.recorded_at_us < before_us)
+                .order_by(columns.recorded_at_us, columns.sequence)
                 .limit(limit)
             )
-            gone = [row for row in oldest if row.recorded_at_us < before_us]
+            gone = due.all()
             await _delete(connection, gone)
         return len(gone)
 

@@ -68,10 +68,9 @@ class SqlServedStore:
         """Delete at most ``limit`` of the oldest rankings served before a time; return how many."""
         columns = SERVED.c
         async with self._database.write() as connection:
-            oldest = await connection.execute(
-                select(columns.sequence, columns.served_at_us).order_by(columns.sequence).limit(limit)
-            )
-            gone = [row.sequence for row in oldest if row.served_at_us < before_us]
+            due = select(columns.sequence).where(columns.served_at_us < before_us)
+            due = due.order_by(columns.served_at_us, columns.sequence).limit(limit)
+            gone = (await connection.scalars(due)).all()
             if gone:
                 await connection.execute(delete(SERVED).where(columns.sequence.in_(gone)))
         return len(gone)

@@ -79,6 +79,7 @@ FEEDBACK: Final = Table(
     UniqueConstraint("agent_id", "id", name="feedback_by_id"),
     Index("feedback_by_judged", "agent_id", "judged"),
     Index("feedback_of_agent", "agent_id", "sequence"),
+    Index("feedback_by_time", "recorded_at_us"),
     # Sequence numbers are never reused, even if the newest items are deleted: trainers resume after one.
     sqlite_autoincrement=True,
 )
@@ -95,6 +96,7 @@ SERVED: Final = Table(
     Column("upto", BigInteger, nullable=False, server_default="0"),
     Index("served_by_key", "key", "sequence"),
     Index("served_of_tenant", "tenant", "upto"),
+    Index("served_by_time", "served_at_us"),
 )
 """Served rankings, as digests; ``upto`` counts the bytes that the tenant has stored up to each, ever."""
 
