@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,20 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, MetaData, inspect, make_url, select, table, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    inspect,
+    make_url,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from evenmesh.wire.errors import Unavailable
@@ -252,6 +266,65 @@ def _drop_all(connection: Connection) -> None:
 def test_scripts_are_named_by_their_revisions(schema: Schema) -> None:
     revisions = ScriptDirectory(str(schema.scripts)).walk_revisions()
     assert [one.revision for one in revisions][::-1] == schema.revisions()
+
+
+_NOTES = Table("notes", MetaData(), Column("id", Integer, primary_key=True), Column("text", String))
+_SCRIPT = """
+import sqlalchemy as sa
+revision, down_revision = {revision!r}, {before!r}
+def upgrade(op):
+    {change}
+"""
+_CHANGES = {
+    "0001": 'op.create_table("notes", sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.String))',
+    "0001a": 'op.create_index("notes_by_text", "notes", ["text"])',
+    "0002": 'op.add_column("notes", sa.Column("author", sa.String))',
+}
+
+
+def _version(folder: Path, newest: str) -> Schema:
+    """The schema of a version of evenmesh that knows the scripts up to one."""
+    (folder / newest / "versions").mkdir(parents=True)
+    before = None
+    for revision, change in _CHANGES.items():
+        if revision <= newest:
+            script = folder / newest / "versions" / f"v{revision}_notes.py"
+            script.write_text(_SCRIPT.format(revision=revision, before=before, change=change))
+            before = revision
+    return Schema(_NOTES.metadata, folder / newest, "notes_schema", lambda _: None, "notes")
+
+
+async def test_versions_of_one_number_write_side_by_side_and_go_back(url: URL, tmp_path: Path) -> None:
+    async def write(database: SqlDatabase, id_: int) -> None:
+        async with database.write() as connection:
+            await connection.execute(_NOTES.insert(), {"id": id_, "text": "a"})
+
+    old, new, newest = (_version(tmp_path, revision) for revision in _CHANGES)
+    running = SqlDatabase(url, old)
+    await running.open()
+    await write(running, 1)
+    for place, schema in enumerate((new, old, new), start=2):  # a rollout, its end, and another one
+        later = SqlDatabase(url, schema)
+        await later.open()
+        await write(later, 10 * place)
+        await write(running, 10 * place + 1)
+        await later.close()
+    assert await _execute(url, "SELECT version_num FROM notes_schema") == [("0001a",)]
+    last = SqlDatabase(url, newest)
+    await last.open()
+    with pytest.raises(Unavailable) as caught:
+        await write(running, 99)
+    assert caught.value.reason == "STORE_VERSION"
+    await last.close()
+    await running.close()
+    assert await _execute(url, "SELECT COUNT(*) FROM notes") == [(7,)]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+def test_a_script_with_a_letter_only_adds(schema: Schema) -> None:
+    for path in schema.scripts.glob("versions/v*_*.py"):
+        if path.name.split("_")[0][-1].isalpha():
+            assert set(re.findall(r"op\.(\w+)", path.read_text())) <= {"create_index", "create_table"}, path
 
 
 def test_alembic_is_imported_for_an_older_database_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from string import ascii_lowercase
 
 from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select, update
 
@@ -18,6 +19,10 @@ class Schema:
 
     A new database gets the tables of today in one step; only an older one needs the scripts, and only then is
     Alembic imported, which takes a quarter of a second. A test holds both ways together.
+
+    A revision is a number, and a letter behind it where the script only adds what code of the number can do
+    without, such as an index: versions of evenmesh that know any revision of one number write to the database
+    side by side, so that a rollout stops nobody and can be undone.
 
     A script gets an ``op`` (:class:`alembic.operations.Operations`) instead of importing Alembic's global
     one, so that one process can open two databases at a time.
@@ -43,6 +48,8 @@ class Schema:
     def upgrade(self, connection: Connection) -> str:
         """Bring a database up to date, all or nothing, in the connection's transaction; return its revision.
 
+        One that a later version only added to stays as it is.
+
         The caller's transaction must be the only one that writes; others wait for it and then find nothing to
         do.
 
@@ -54,16 +61,17 @@ class Schema:
         newest = known[-1]
         versioned = inspect(connection).has_table(self.version_table)
         there = self.revision(connection) if versioned else None
-        if there is not None and there not in known:
+        later = there is not None and there not in known
+        if later and not compatible(there, newest):
             raise Unavailable(
                 "STORE_VERSION",
                 f"the database of {self.what} has schema {there}, and this version of evenmesh knows up "
                 f"to {newest}: run the later version that wrote it, or restore a backup of before it",
             )
-        if there == newest:
+        if there is not None and (later or there == newest):
             # Write once, to find out now whether the database can be written.
-            connection.execute(update(_versions(self.version_table)).values(version_num=newest))
-            return newest
+            connection.execute(update(_versions(self.version_table)).values(version_num=there))
+            return there
         older = None if there else self.unversioned(connection)
         if there is None and older is None:
             self._create(connection, newest)
@@ -107,6 +115,15 @@ class Schema:
         # A script that failed may have left it, without a row.
         versions.create(connection, checkfirst=True)
         connection.execute(insert(versions).values(version_num=newest))
+
+
+def compatible(found: str | None, known: str | None) -> bool:
+    """Return whether code that knows one revision may write to a database that has another."""
+    return found is not None and known is not None and _number(found) == _number(known)
+
+
+def _number(revision: str) -> str:
+    return revision.rstrip(ascii_lowercase)
 
 
 @cache

@@ -21,7 +21,7 @@ from evenmesh.wire import deadline
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
-from evenmesh_kit.storage.migrations import Schema
+from evenmesh_kit.storage.migrations import Schema, compatible
 from evenmesh_kit.storage.postgresql_url import for_driver
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
 
@@ -178,7 +178,7 @@ class SqlDatabase:
         """
         async with self._writers.hold(deadline.current()), self._transaction() as connection:
             found = await connection.run_sync(self._schema.revision)
-            if found != self._revision:
+            if not compatible(found, self._revision):
                 raise Unavailable(
                     "STORE_VERSION",
                     f"{self._what} now has schema {found}, and this process knows {self._revision}: another "

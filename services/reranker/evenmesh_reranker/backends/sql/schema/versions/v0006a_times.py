@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic.operations import Operations
 
-revision = "0007"
+revision = "0006a"
 down_revision = "0006"
 
 
