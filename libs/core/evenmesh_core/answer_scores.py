@@ -16,6 +16,8 @@ AnswerMetric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rougeL", 
 
 READ_NS: Final = 100
 """Time to read a character of a text as words; these times are of one core of a small server, rounded up."""
+BAG_NS: Final = 500
+"""Time to put a word into a bag."""
 PAIR_NS: Final = 600
 """Time to compare two bags of words, beside their words."""
 TOKEN_NS: Final = 100
@@ -90,7 +92,8 @@ def scoring_ns(
         return ns
     if metric == "rating":
         return ns + RATING_NS * (pairs + references)
-    return ns + PAIR_NS * pairs + TOKEN_NS * min(said * references, held * predictions)
+    bags = BAG_NS * (said + held)
+    return ns + bags + PAIR_NS * pairs + TOKEN_NS * min(said * references, held * predictions)
 
 
 def _scores(given: Sequence[str], wanted: Sequence[str], metric: AnswerMetric, check: Check) -> FloatArray:

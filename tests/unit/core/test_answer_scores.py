@@ -12,7 +12,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from evenmesh_core import text_metrics
-from evenmesh_core.answer_scores import AnswerMetric, best_scores
+from evenmesh_core.answer_scores import AnswerMetric, best_scores, scoring_ns
 from evenmesh_core.errors import InvalidInput
 
 ONE_BY_ONE: dict[AnswerMetric, Callable[[str, list[str]], float]] = {
@@ -114,3 +114,15 @@ def test_what_cannot_be_scored_is_refused() -> None:
         with pytest.raises(InvalidInput):
             best_scores(*arguments)  # type: ignore[arg-type]
     assert np.isfinite(best_scores(["", "a"], [""], "rougeL")).all()
+
+
+def test_words_of_one_letter_are_counted_one_by_one() -> None:
+    # 100 characters may be 50 words, and one more where the text ends: 51 and 2 * 51 of two texts.
+    given, wanted = (1, 100), (2, 200)
+    read = 100 * (100 + 200)
+    bags = 500 * (51 + 102)
+    pairs = 2 * 600 + 100 * min(51 * 2, 102)
+    of_bags: tuple[AnswerMetric, ...] = ("token_f1", "rouge1", "rouge2")
+    for metric in of_bags:
+        assert scoring_ns(*given, *wanted, metric) == read + bags + pairs
+    assert scoring_ns(*given, *wanted, "exact_match") == read
