@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ async def _stores(url: URL, *clocks: Clock) -> AsyncIterator[list[SqlObservation
 
 
 async def _execute(url: URL, statement: str | Executable) -> Any:
-    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    writes = {"server_settings": {"default_transaction_read_only": "off"}}
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT", connect_args=writes)
     try:
         async with engine.connect() as connection:
             found = await connection.execute(text(statement) if isinstance(statement, str) else statement)
@@ -200,6 +201,25 @@ async def test_the_servers_default_isolation_does_not_matter(url: URL, isolation
             assert [(await _report(store)).num_observations for store in stores] == [21, 21]
     finally:
         await _execute(url, "ALTER DATABASE postgres RESET default_transaction_isolation")
+
+
+async def test_a_database_that_was_read_only_for_a_while_is_written_again(url: URL) -> None:
+    """A session keeps the default that it began with, so a connection of that while must not serve again."""
+    async with _stores(url, Clock()) as (store,):
+        await store.append(_measured(_observation("before")))
+        try:
+            await _execute(url, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+            others = "FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> pg_backend_pid()"
+            await _execute(url, f"SELECT pg_terminate_backend(pid) {others}")
+            with pytest.raises(Unavailable, match="cannot be written"):
+                await store.append(_measured(_observation("meanwhile")))
+            assert (await _report(store)).num_observations == 1
+        finally:
+            await _execute(url, "ALTER DATABASE postgres RESET default_transaction_read_only")
+        with suppress(Unavailable):  # it may use a connection that a read has opened meanwhile
+            await store.append(_measured(_observation("after")))
+        await store.append(_measured(_observation("after")))
+        assert (await _report(store)).num_observations == 2
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, BigInteger, Connection, Integer, String, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
@@ -20,7 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tenant_places import TenantPlaces
-from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
+from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure, failure_of
 from evenmesh_kit.storage.migrations import Schema, compatible
 from evenmesh_kit.storage.postgresql_url import for_driver
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
@@ -208,7 +208,9 @@ class SqlDatabase:
         """Return an engine for PostgreSQL, each of whose statements has so many seconds."""
         url, arguments = for_driver(self._url)
         times = {"timeout": _CONNECT_S, "command_timeout": statement_s}
-        return create_async_engine(url, connect_args={**arguments, **times}, **options)
+        engine = create_async_engine(url, connect_args={**arguments, **times}, **options)
+        event.listen(engine.sync_engine, "handle_error", _leave_if_read_only)
+        return engine
 
     def _writing(self, engine: AsyncEngine) -> AsyncEngine:
         """Return an engine whose transactions write."""
@@ -263,3 +265,12 @@ class SqlDatabase:
                 f" set_config('idle_in_transaction_session_timeout', '{_IDLE_S * 1000:.0f}ms', true),"
                 f" pg_advisory_xact_lock({self._lock_key})"
             )
+
+
+def _leave_if_read_only(context: ExceptionContext) -> None:
+    """Replace all connections after a write that PostgreSQL refused as read-only.
+
+    A session keeps the default that it began with, and after a failover the address may lead elsewhere.
+    """
+    if failure_of(context.original_exception) is DatabaseFailure.READ_ONLY:
+        context.is_disconnect = True
