@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -106,6 +107,9 @@ def copy_sqlite(source: Path, target: Path) -> None:
             new.execute("PRAGMA journal_mode=DELETE")
             (verdict,) = new.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.Error as error:
+        # Only the copy is written: a disk that is full is the backup's.
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from None
         raise BackupError(f"{source} cannot be copied: {error}") from None
     if verdict != "ok":
         raise BackupError(f"{source} is damaged: {verdict}")

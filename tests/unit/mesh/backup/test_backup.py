@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
@@ -298,6 +299,23 @@ def test_the_disk_that_is_full_is_the_one_named(
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(BackupError, match=r"cannot write \S*/elsewhere/\.restoring-"):
         restore(tmp_path / "backup", Stores.find(tmp_path / "elsewhere", {}))
+
+
+def test_a_full_disk_of_the_backup_is_not_blamed_on_the_database(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def small(database: str | Path, **options: Any) -> sqlite3.Connection:
+        connection = connect(database, **options)
+        if isinstance(database, Path):  # the copy
+            connection.execute("PRAGMA max_page_count=2")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    with pytest.raises(BackupError, match=r"^cannot write \S*/\.backup\.\w+/\S+\.db: No space left"):
+        take(Stores.find(home, {}), tmp_path / "backup")
+    assert not list(tmp_path.glob("*backup*"))
 
 
 def test_a_database_on_another_disk_that_is_full_stays_as_it_was(
