@@ -70,6 +70,14 @@ def failure_of(error: BaseException) -> DatabaseFailure:
     return DatabaseFailure.UNAVAILABLE
 
 
+def cause_of(error: BaseException) -> str:
+    """Return the kind of a database's error with its SQLSTATE, without its words, which may hold values."""
+    cause: BaseException = getattr(error, "orig", None) or error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return " ".join(filter(None, (type(cause).__name__, getattr(cause, "sqlstate", None))))
+
+
 def describe_failure(failure: DatabaseFailure, what: str) -> str:
     """Return one line for a person.
 

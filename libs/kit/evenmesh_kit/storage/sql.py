@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tenant_places import TenantPlaces
-from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure, failure_of
+from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure, cause_of, failure_of
 from evenmesh_kit.storage.migrations import Schema, compatible
 from evenmesh_kit.storage.postgresql_url import for_driver
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
@@ -40,6 +41,8 @@ _OPENING_S: Final = 300.0
 _WAIT_S: Final = 45.0  # less than a statement has, so that one that waits for a writer says so
 _IDLE_S: Final = 60.0  # merging the aggregates of a million passages takes seconds
 T = TypeVar("T")
+
+_log = logging.getLogger("evenmesh.kit.storage")
 
 
 def text_type() -> Any:
@@ -104,6 +107,7 @@ class SqlDatabase:
         self._reader: AsyncEngine | None = None
         self._writer: AsyncEngine | None = None
         self._revision: str | None = None
+        self._failing: set[str] = set()
 
     async def open(self) -> None:
         """Connect and bring the tables to the schema of this version.
@@ -163,7 +167,7 @@ class SqlDatabase:
             DeadlineExceeded: its turn did not come in time.
         """
         async with self._readers.hold(deadline.current()):
-            with self._failures():
+            with self._failures("read"):
                 async with self._opened(self._reader).connect() as connection:
                     yield connection
 
@@ -188,7 +192,7 @@ class SqlDatabase:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        with self._failures():
+        with self._failures("written"):
             async with self._opened(self._writer).begin() as connection:
                 yield connection
 
@@ -198,7 +202,7 @@ class SqlDatabase:
         engine = self._postgresql(_MIGRATING_S, poolclass=NullPool)
         event.listen(engine.sync_engine, "begin", self._begin)
         try:
-            with self._failures():
+            with self._failures("written"):
                 async with self._writing(engine).begin() as connection:
                     yield connection
         finally:
@@ -227,11 +231,19 @@ class SqlDatabase:
         return engine
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _failures(self, used: str) -> Iterator[None]:
+        """Translate what the database raises; log the first failure after a success, and the next success."""
         try:
             yield
         except (SQLAlchemyError, OSError) as error:
-            raise StoreFailure(error, self._what) from error
+            failure = StoreFailure(error, self._what)
+            if used not in self._failing:
+                self._failing.add(used)
+                _log.warning("%s (%s)", failure.message, cause_of(error), extra={"reason": failure.reason})
+            raise failure from error
+        if used in self._failing:
+            self._failing.discard(used)
+            _log.warning("%s can be %s again", self._what, used)
 
     async def _make_folder(self) -> None:
         if not self._url.database or self._url.database.startswith("file:"):
