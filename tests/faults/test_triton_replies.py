@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -45,8 +46,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         yield server
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def odd(server: TritonServer) -> AsyncIterator[TritonModel]:
+@pytest.fixture(autouse=True)
+def _serves(server: TritonServer) -> None:
+    """Start the server again if it ended in the test before, which alone shall fail; its log is in the report."""
+    if not server.running:
+        logging.getLogger(__name__).error("the server ended: %s", server.log.read_text()[-4000:])
+        server.start()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def odd(server: TritonServer, _serves: None) -> AsyncIterator[TritonModel]:
     """The odd model."""
     async with triton_models.opened(server.target, "odd") as (model,):
         yield model
