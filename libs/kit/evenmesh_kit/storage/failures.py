@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -57,8 +58,7 @@ _MESSAGES: Final = {
 
 def failure_of(error: BaseException) -> DatabaseFailure:
     """Return why a database failed, from an error of SQLite or PostgreSQL or its causes."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         code = getattr(cause, "sqlite_errorcode", None)
         if isinstance(code, int):
             # The low byte is the primary code.
@@ -66,16 +66,21 @@ def failure_of(error: BaseException) -> DatabaseFailure:
         state = getattr(cause, "sqlstate", None)
         if isinstance(state, str) and state in _OF_POSTGRESQL:
             return _OF_POSTGRESQL[state]
-        cause = getattr(cause, "orig", None) or cause.__cause__
     return DatabaseFailure.UNAVAILABLE
 
 
 def cause_of(error: BaseException) -> str:
     """Return the kind of a database's error with its SQLSTATE, without its words, which may hold values."""
-    cause: BaseException = getattr(error, "orig", None) or error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
+    *_, cause = _causes(error)
     return " ".join(filter(None, (type(cause).__name__, getattr(cause, "sqlstate", None))))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, that of the driver last."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "orig", None) or cause.__cause__
 
 
 def describe_failure(failure: DatabaseFailure, what: str) -> str:

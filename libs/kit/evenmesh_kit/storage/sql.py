@@ -79,8 +79,8 @@ class SqlDatabase:
     within its transaction, or whose machine is gone, loses the lock after 60 s without a statement.
 
     Processes of two versions may share a database while one replaces the other. Once the later one has
-    migrated it, the earlier one writes no more: its statements could work and still leave out what the new
-    schema counts.
+    migrated it to another number (:class:`~evenmesh_kit.storage.migrations.Schema`), the earlier one writes
+    no more: its statements could work and still leave out what the new schema counts.
 
     Args:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``; one of PostgreSQL may have
@@ -243,7 +243,7 @@ class SqlDatabase:
             raise failure from error
         if used in self._failing:
             self._failing.discard(used)
-            _log.warning("%s can be %s again", self._what, used)
+            _log.info("%s can be %s again", self._what, used)
 
     async def _make_folder(self) -> None:
         if not self._url.database or self._url.database.startswith("file:"):
