@@ -49,7 +49,8 @@ COMPARISON_NOTE: Final = (
     "score interval where every value is 0 or 1; else none with fewer than 12 queries that differ; "
     "Student's t after two queries more, at the largest difference up and down, where at least half do not "
     "differ or of fewer than 30 queries; else the paired bootstrap's. A paired p-value is of Student's t "
-    "where that interval is, and there is none where there is no interval; else it is the bootstrap's."
+    "where that interval is, 1 where no query differs, none where there is no interval otherwise, and "
+    "else the bootstrap's."
 )
 """How p-values and intervals of comparisons are computed."""
 
