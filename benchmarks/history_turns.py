@@ -45,12 +45,14 @@ class Turn:
         question: what the user says.
         earlier: the user's turns before it, oldest first.
         gold: ids of the passages that answer it.
+        answers: what answers it.
     """
 
     conversation: str
     question: str
     earlier: Sequence[str]
     gold: Sequence[str]
+    answers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def turns(tasks: Iterable[Mapping[str, Any]]) -> Iterable[Turn]:
         *before, last = task["history"]
         if last["role"] == "user" and task["gold_passage_ids"]:
             said = [one["text"] for one in before if one["role"] == "user"]
-            yield Turn(task["conversation_id"], last["text"], said, task["gold_passage_ids"])
+            answers = task.get("answers") or task.get("targets") or ()
+            yield Turn(task["conversation_id"], last["text"], said, task["gold_passage_ids"], answers)
 
 
 def drawn(of: Iterable[Turn], least: int, seed: int = SEED) -> list[Turn]:

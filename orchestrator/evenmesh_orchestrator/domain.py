@@ -167,6 +167,7 @@ class Ask:
             decoding=self.decoding,
             turns=self.turns,
             template=self.template,
+            contextual_question=self.search if self.adds_words else "",
         )
 
 

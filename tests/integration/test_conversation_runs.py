@@ -18,6 +18,7 @@ from evenmesh.local_mesh import read_running
 from evenmesh.types.conversation import group_target
 from evenmesh_core.group_fairness import Attribute, conversation, parse_transcripts
 from evenmesh_lab.files import read_attributes, read_conversations
+from evenmesh_orchestrator.conversations import history
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support.command_line import kill_at, run_here
@@ -126,6 +127,33 @@ def test_the_bundled_model_does_not_rewrite_and_words_are_looked_for(client: Cli
         second = talk.answer("And then?")
     assert [one.action for one in second.ask.degradations] == ["history_words"]
     assert second.looked_for.startswith("And then? ")
+
+
+def test_the_bundled_model_reads_a_turn_with_words_of_those_before_it(client: Client) -> None:
+    with client.converse(collection=DEMO, reranker="none") as talk:
+        talk.answer(QUESTIONS[0])
+        turn = "And then?"
+        second = talk.answer(turn)
+    query = history.balanced(turn, second.looked_for)
+    read, alone = (
+        client.answer(question, search=query, collection=DEMO, reranker="none").answers[0]
+        for question in (second.looked_for, turn)
+    )
+    (said,) = second.ask.answers
+    assert (said.text, said.confidence) == (read.text, read.confidence)
+    assert said.confidence != alone.confidence, "the comparison would be vacuous"
+
+
+def test_words_of_long_turns_are_ranked_by_as_many_as_the_model_reads(client: Client) -> None:
+    """The bundled model reads 64 tokens of a question; a short turn after long ones was refused for more."""
+    long = " ".join(f"chain{place} lubricant{place}" for place in range(20))
+    with client.converse(collection=DEMO, reranker="rankrag") as talk:
+        for place in range(2):
+            talk.answer(f"{QUESTIONS[place]} {long[place * 100 :][:100]}")
+        last = talk.answer(QUESTIONS[2])
+    assert last.turn == 3
+    assert not last.ask.degradations
+    assert len(last.looked_for.split()) > len(QUESTIONS[2].split()) + 10
 
 
 def test_chat_from_a_pipe(mesh: RunningMesh, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ async def test_three_turns_are_measured_as_by_hand(mesh: Mesh) -> None:
     assert run.conversation_relevance.mean == pytest.approx(last.so_far.relevance)
 
 
-async def test_retrieval_knows_of_earlier_turns_and_the_model_only_through_a_template(mesh: Mesh) -> None:
+async def test_a_model_knows_of_earlier_turns_through_a_template_or_by_their_words(mesh: Mesh) -> None:
     async with talking(mesh) as stream:
         await stream.take("Where does the Danube rise?", **stream.first())
         events = await stream.take(
@@ -172,6 +172,11 @@ async def test_retrieval_knows_of_earlier_turns_and_the_model_only_through_a_tem
         assert not alone[0].looked_for
         assert mesh.retriever.asked[-1].query == "And then?"
         assert not mesh.generator.asked[-1].turns
+        assert not mesh.generator.asked[-1].contextual_question
+        words = await stream.take("And then?", options={"history": pb.ConversationOptions.HISTORY_WORDS})
+        assert mesh.generator.asked[-1].question == "And then?"
+        assert mesh.generator.asked[-1].contextual_question == words[0].looked_for
+        assert words[0].looked_for == "And then? end Danube rise"
 
 
 async def test_the_prompt_of_an_ask_is_that_of_its_turns(mesh: Mesh) -> None:
@@ -192,6 +197,7 @@ async def test_a_question_is_rewritten_by_the_model_or_by_words(mesh: Mesh) -> N
         await stream.take("Where does the Danube rise?", **stream.first(options=rewrite))
         events = await stream.take("And end?")
         assert events[0].looked_for == "memory"  # what the scripted model says without passages
+        assert not mesh.generator.asked[-1].contextual_question  # which is for models that cannot rewrite
         (asked,) = [one for one in mesh.generator.asked if isinstance(one, generator_pb.GenerateBatchRequest)]
         assert "Last question: And end?" in asked.requests[0].question
         assert "Question: Where does the Danube rise?\nAnswer: river0." in asked.requests[0].question

@@ -23,6 +23,8 @@ DRAFT_TOKENS: Final = 256
 
 _CHARACTERS: Final = 2
 """Characters that count as a token: more tokens than most texts have, because nothing is tokenised yet."""
+_QUESTION: Final = 64
+"""Tokens that are read of a contextual question; the others are cut."""
 _PIECE: Final = 100
 """Tokens that a further piece of a passage adds at least: the rest is the question, the title and overlap."""
 _TEXT: Final = 64
@@ -39,7 +41,7 @@ _SOURCE: Final = 100
 
 def of_judgement(request: RelevanceRequest, model: ModelDescription) -> int:
     """Return the tokens that judging all passages costs."""
-    own = _own_size(request.question, request.turns)
+    own = _size(request.question) + _turns_size(request.turns)
     most = _most_alone(model)
     return sum(_read(own + _passage_size(passage), most) for passage in request.passages)
 
@@ -52,7 +54,8 @@ def of_answers(requests: Iterable[GenerationRequest], model: ModelDescription) -
     read: dict[object, int] = {}
     written = rows = longest = 0
     for request in requests:
-        own = _own_size(request.question, request.turns)
+        own = _question_size(request) + _turns_size(request.turns)
+        asked = request.contextual_question or request.question
         if request.augmentation is Augmentation.FUSION_IN_DECODER:
             most = _most_alone(model)
             parts: dict[object, int] = {}
@@ -63,7 +66,7 @@ def of_answers(requests: Iterable[GenerationRequest], model: ModelDescription) -
                     spare, max(0, size // _CHARACTERS - most) // _PIECE + (size // _CHARACTERS > most)
                 )
                 spare -= further
-                parts[request.question, one.title, one.text] = _read(size, most) + further * most
+                parts[asked, one.title, one.text] = _read(size, most) + further * most
         else:
             size = own + sum(_passage_size(passage) for passage in request.passages)
             parts = {request: _read(size, model.max_input_tokens)}
@@ -86,8 +89,15 @@ def _most_alone(model: ModelDescription) -> int:
     return model.max_passage_tokens or model.max_input_tokens
 
 
-def _own_size(question: str, turns: Iterable[Turn]) -> int:
-    return _size(question) + sum(_size(one.question) + _size(one.answer) for one in turns)
+def _question_size(request: GenerationRequest) -> int:
+    """Return the characters of the question; of a contextual one those that are read, and its tokens."""
+    size = _size(request.contextual_question)
+    read = min(size, _CHARACTERS * (_QUESTION + size // _TEXT))
+    return max(_size(request.question), read)
+
+
+def _turns_size(turns: Iterable[Turn]) -> int:
+    return sum(_size(one.question) + _size(one.answer) for one in turns)
 
 
 def _size(text: str) -> int:

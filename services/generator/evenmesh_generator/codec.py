@@ -37,6 +37,8 @@ MAX_REQUESTS: Final = 256
 """Most requests in a batch."""
 MAX_NAME_BYTES: Final = 256
 """Longest name of a model or template. Bytes."""
+MAX_CONTEXTUAL_BYTES: Final = 8_192
+"""Longest question with what earlier turns add to it. Bytes."""
 MAX_TURNS: Final = 100
 """Most earlier turns of a conversation."""
 MAX_REPLY_BYTES: Final = 65_536
@@ -69,6 +71,9 @@ def decode_request(message: pb.GenerateRequest, *, default_beams: int, tenant: s
         decoding=_decoding(message.decoding, default_beams),
         turns=_turns(message.turns),
         tenant=tenant,
+        contextual_question=checks.at_most(
+            "contextual_question", message.contextual_question, MAX_CONTEXTUAL_BYTES
+        ),
     )
 
 

@@ -74,6 +74,8 @@ class GenerationRequest:
 
     ``augmentation`` None and ``template`` "" leave the choice to the model; ``turns``, oldest first, are for
     templates that show them; ``tenant`` owns what the model keeps of it, empty where there are no tenants.
+    ``contextual_question``, if any, is read in place of ``question`` by models without templates, up to what
+    they can read.
     """
 
     question: str
@@ -84,6 +86,7 @@ class GenerationRequest:
     decoding: Decoding = field(default_factory=Decoding)
     turns: tuple[Turn, ...] = ()
     tenant: str = ""
+    contextual_question: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,8 +309,9 @@ class Generator:
             need = "needs at least one passage" if takes_passages else "takes no passages"
             raise InvalidField("passages", f"{augmentation.value} {need}")
         _check_turns(request)
+        in_own_form = "pointer" in (description.engine, description.runtime)
         if request.template:
-            if "pointer" in (description.engine, description.runtime):
+            if in_own_form:
                 raise InvalidField(
                     "template",
                     f"{description.name} reads passages in a form of its own and takes no template",
@@ -321,7 +322,10 @@ class Generator:
         if request.decoding.max_new_tokens > most:
             raise InvalidField("decoding.max_new_tokens", f"must be at most {most} for {description.name}")
         return model, replace(
-            request, augmentation=augmentation, decoding=_decoding(request.decoding, description)
+            request,
+            augmentation=augmentation,
+            decoding=_decoding(request.decoding, description),
+            contextual_question=request.contextual_question if in_own_form else "",
         )
 
 

@@ -197,6 +197,8 @@ def _reading(request: GenerationRequest | RelevanceRequest) -> int:
     about.
     """
     once = len(request.question) + sum(len(one.question) + len(one.answer) for one in request.turns)
+    if isinstance(request, GenerationRequest):
+        once = max(once, len(request.contextual_question))
     passages = request.passages or (Passage("", "", ""),)
     characters = sum(once + len(one.title) + len(one.text) for one in passages)
     return 1 + characters // _BYTES_PER_TOKEN

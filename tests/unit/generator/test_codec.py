@@ -75,6 +75,7 @@ def test_a_full_request() -> None:
         template="ra-x",
         decoding=pb.Decoding(num_beams=16, max_new_tokens=4096, top_p=0.5, seed=2**63 - 1),
         turns=[pb.Turn(question="q1", answer="a1"), pb.Turn(question="q2")],
+        contextual_question="q x",
     ) == GenerationRequest(
         "q",
         (Passage("a", "t", "x"),),
@@ -83,6 +84,7 @@ def test_a_full_request() -> None:
         "ra-x",
         Decoding(16, 4096, 0.0, 0.5, 2**63 - 1),
         (Turn("q1", "a1"), Turn("q2", "")),
+        contextual_question="q x",
     )
 
 
@@ -116,6 +118,7 @@ def test_every_augmentation_has_a_meaning(name: str) -> None:
         ({"passages": [_passage("a", "x" * 65_537)]}, "passages[0].text"),
         ({"model": "x" * 257}, "model"),
         ({"template": "x" * 257}, "template"),
+        ({"contextual_question": "x" * 8193}, "contextual_question"),
         ({"augmentation": 99}, "augmentation"),
         ({"decoding": pb.Decoding(num_beams=0)}, "decoding.num_beams"),
         ({"decoding": pb.Decoding(num_beams=17)}, "decoding.num_beams"),

@@ -58,6 +58,7 @@ class Scribe:
         self.name = name
         self.augmentations = augmentations
         self.judges = judges
+        self.runtime = ""
         self.unavailable: MeshError | None = None
         self.relevance: dict[str, float] = {}
         self.judged = 0
@@ -65,7 +66,17 @@ class Scribe:
 
     def describe(self) -> ModelDescription:
         return ModelDescription(
-            self.name, f"{self.name}-1", "e", "a", "cpu", "float32", self.judges, 500, 100, self.augmentations
+            self.name,
+            f"{self.name}-1",
+            "e",
+            "a",
+            "cpu",
+            "float32",
+            self.judges,
+            500,
+            100,
+            self.augmentations,
+            runtime=self.runtime,
         )
 
     @property
@@ -569,6 +580,38 @@ async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(fir
     assert len(await generator.batch([long], Cancellation())) == 1
     with pytest.raises(MeshError, match="cost about 18816 tokens"):
         await generator.batch([long, replace(long, question="p")], Cancellation())
+
+
+async def test_only_a_model_without_templates_reads_the_question_in_its_context(
+    generator: Generator, first: Scribe
+) -> None:
+    """So that questions that differ in nothing that a model reads are computed once."""
+    asked = [GenerationRequest("q", (A,), contextual_question=text) for text in ("q one", "q two")]
+    await generator.batch(asked, Cancellation())
+    assert [one.contextual_question for one in first.asked] == [""]
+    first.runtime = "pointer"
+    await generator.batch(asked, Cancellation())
+    assert sorted(one.contextual_question for one in first.asked[1:]) == ["q one", "q two"]
+
+
+def test_a_question_in_its_context_counts_as_far_as_it_is_read() -> None:
+    model = replace(Scribe("m").describe(), max_passage_tokens=256)
+
+    def cost(contextual: str) -> int:
+        request = GenerationRequest(
+            "q",
+            (Passage("a", "", "x" * 100),),
+            augmentation=Augmentation.FUSION_IN_DECODER,
+            decoding=Decoding(max_new_tokens=1),
+            contextual_question=contextual,
+        )
+        return call_cost.of_answers([request], model)
+
+    # A pair of 101, 150 and 396 characters: 1 + size // 2 + size // 64. A row: 4, and 1 of over 100 tokens.
+    assert cost("") == 1 + 50 + 1 + 4 + 60
+    assert cost("x" * 50) == 1 + 75 + 2 + 4 + 60
+    # 64 tokens of two characters, and 640 // 64 for the tokens of all of it.
+    assert cost("x" * 640) == 1 + 124 + 3 + 5 + 60
 
 
 def test_a_passage_read_with_one_question_counts_once() -> None:

@@ -107,6 +107,15 @@ def test_the_retriever_has_the_question_again_where_more_words_were_added() -> N
     assert codec.retrieve_request(ask(question="How often?"), k=5, sampling=None).query == "How often?"
 
 
+def test_the_model_has_the_question_with_words_of_earlier_turns() -> None:
+    turns = [generator_pb.Turn(question="And zipper oil chain?")]
+    prompt = ask(question="How often?", turns=turns).prompt([])
+    assert (prompt.question, prompt.contextual_question) == ("How often?", "How often? zipper oil chain")
+    assert ask(question="How often?").prompt([]).contextual_question == ""
+    # What the caller searches for need not be a question.
+    assert ask(question="How often?", turns=turns, search="oil").prompt([]).contextual_question == ""
+
+
 @pytest.mark.parametrize(
     ("turns", "field"),
     [

@@ -92,6 +92,8 @@ def request_tensors(request: GenerationRequest) -> dict[str, Tensor]:
         tensors["augmentation"] = texts([request.augmentation.value])
     if request.template:
         tensors["template"] = texts([request.template])
+    if request.contextual_question:
+        tensors["contextual_question"] = texts([request.contextual_question])
     if request.tenant:
         tensors["tenant"] = texts([opaque(request.tenant)])
     chosen = decoding_tensors(request.decoding)
@@ -125,6 +127,7 @@ def read_request(tensors: Mapping[str, Tensor], defaults: Decoding = _NO_DECODIN
         decoding=_read_decoding(tensors, defaults),
         turns=tuple(Turn(question, answer) for question, answer in turns),
         tenant=_text(tensors, "tenant"),
+        contextual_question=_text(tensors, "contextual_question"),
     )
 
 

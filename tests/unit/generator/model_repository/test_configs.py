@@ -95,6 +95,7 @@ def test_generating_models_declare_what_requests_and_answers_hold(name: str) -> 
         decoding=Decoding(num_beams=2, max_new_tokens=3, temperature=0.5, top_p=0.5, seed=4),
         turns=(Turn("a", "b"),),
         tenant="acme",
+        contextual_question="q x",
     )
     sent = request_tensors(request)
     fits(sent, inputs)

@@ -199,11 +199,32 @@ def test_relevance_of_more_passages_than_one_chunk_keeps_their_order(model: Lang
 
 def test_a_question_too_long_is_an_error_and_never_cut(model: LanguageEngine) -> None:
     question = "word " * 65
-    with pytest.raises(InvalidField, match="has 65 tokens; p reads at most 64") as caught:
-        write(model, _request(question=question))
-    assert caught.value.field == "question"
-    with pytest.raises(InvalidField, match="has 65 tokens"):
-        _judge(model, question, PASSAGES, Normalization.TRUE_FALSE)
+    for contextual in ("", "word"):
+        with pytest.raises(InvalidField, match="has 65 tokens; p reads at most 64") as caught:
+            write(model, _request(question=question, contextual_question=contextual))
+        assert caught.value.field == "question"
+
+
+def test_a_long_query_is_judged_as_far_as_it_can_be_read(model: LanguageEngine) -> None:
+    """A conversation adds words of earlier turns to its query, more than the model reads."""
+    most = " ".join([QUESTION] + ["word"] * 64)
+    got = _judge(model, most, PASSAGES)
+    assert got == pytest.approx(_judge(model, f"{most} more words", PASSAGES))
+    assert got != pytest.approx(_judge(model, QUESTION, PASSAGES))
+
+
+def test_the_question_in_its_context_is_read_as_far_as_it_fits(
+    model: LanguageEngine, reader: PointerReader
+) -> None:
+    contextual = f"{QUESTION} {SENTENCES[5]}"
+    answer, _ = write(model, _request(contextual_question=contextual))
+    encodings = reader.encode(contextual, PAIRS)
+    assert answer.text == reader.answer(encodings, max_new_tokens=10).text
+    assert answer.prompt_tokens == encodings.tokens
+    assert answer.prompt_tokens > reader.encode(QUESTION, PAIRS).tokens
+    longer, _ = write(model, _request(contextual_question="word " * 70))
+    longest, _ = write(model, _request(question="word " * 64))
+    assert (longer.prompt_tokens, longer.log_probability) == (longest.prompt_tokens, longest.log_probability)
 
 
 def test_templates_are_for_other_models(model: LanguageEngine) -> None:

@@ -50,6 +50,7 @@ REQUESTS = st.builds(
     template=TEXT,
     decoding=GREEDY_OR_BEAMS | SAMPLED,
     turns=st.lists(st.builds(Turn, TEXT, TEXT), max_size=3).map(tuple),
+    contextual_question=TEXT,
 )
 
 

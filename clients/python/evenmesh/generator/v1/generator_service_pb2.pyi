@@ -160,6 +160,7 @@ class GenerateRequest(_message.Message):
     TEMPLATE_FIELD_NUMBER: _builtins.int
     DECODING_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    CONTEXTUAL_QUESTION_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     model: _builtins.str
@@ -168,6 +169,11 @@ class GenerateRequest(_message.Message):
     """How the model reads passages."""
     template: _builtins.str
     """Prompt template by name; empty means the model's default."""
+    contextual_question: _builtins.str
+    """The question with what earlier turns of a conversation add to it, such as their words behind it; at most 8,192
+    bytes. A model that takes no template, such as the bundled one, reads this in place of `question`, without the
+    end that is too long for it. Other models do not read it. Empty means a question outside a conversation.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """Passages, best first; at most 100, ids unique."""
@@ -192,10 +198,11 @@ class GenerateRequest(_message.Message):
         template: _builtins.str = ...,
         decoding: Global___Decoding | None = ...,
         turns: _abc.Iterable[Global___Turn] | None = ...,
+        contextual_question: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["augmentation", b"augmentation", "decoding", b"decoding", "model", b"model", "passages", b"passages", "question", b"question", "template", b"template", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["augmentation", b"augmentation", "contextual_question", b"contextual_question", "decoding", b"decoding", "model", b"model", "passages", b"passages", "question", b"question", "template", b"template", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -582,7 +589,7 @@ class ScoreRelevanceRequest(_message.Message):
     TOP_K_FIELD_NUMBER: _builtins.int
     TOLERANCE_FIELD_NUMBER: _builtins.int
     question: _builtins.str
-    """The question; 1 to 8,192 bytes, not only white space."""
+    """The question; 1 to 8,192 bytes, not only white space. The bundled model judges by its first 64 tokens."""
     model: _builtins.str
     """Model by name; empty means the server's default."""
     normalization: Global___ScoreRelevanceRequest.Normalization.ValueType

@@ -202,8 +202,9 @@ class AskRequest(_message.Message):
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[_generator_service_pb2.Turn]:
         """Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
-        adds words of the newest 10 that the question lacks. The model reads them only with a `template` that uses
-        them. Not in a turn of `Converse`, which holds its turns itself.
+        adds words of the newest 10 that the question lacks. With a `template` that uses turns the model reads them; a model
+        that takes no template, such as the bundled one, reads the question with the added words, as many as fit.
+        Not in a turn of `Converse`, which holds its turns itself.
         """
 
     def __init__(
@@ -1255,7 +1256,8 @@ class ConversationOptions(_message.Message):
     """Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 10."""
     template: _builtins.str
     """Prompt template with earlier turns, such as `rankrag-answer-conversation`; empty means that the model reads
-    each question alone, as in an ask.
+    each question alone. A model that takes no template, such as the bundled one, reads it with the words that
+    `HISTORY_WORDS` adds to the search, as many as fit.
     """
     patience: _builtins.int
     """Words a user reads before giving up. Unit: words. Range: [1, 1000000]. Default: 1250."""

@@ -66,7 +66,7 @@ class PairPrompter:
 
     def prompt(self, request: GenerationRequest) -> Prompt:
         """Return one row per passage, one for all passages (in-prompt), or the question alone."""
-        question = self._question(request.question, request.template)
+        question = self._question(request)
         if request.augmentation is Augmentation.IN_PROMPT and request.passages:
             return self._together(question, request)
         texts = [self._text(passage.text, request.tenant) for passage in request.passages]
@@ -99,22 +99,28 @@ class PairPrompter:
         return SpanTranscript(passages, texts, prompt.shown, self._tokenizer, self._confidence)
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
-        """Return one pair per passage."""
-        question = self._question(request.question, request.template)
+        """Return one pair per passage. A question that is too long is read as far as it fits."""
+        self._check_template(request.template)
+        question = self._tokenizer.ids(request.question)[:MAX_QUESTION]
         made = [self._pair(question, passage, request.tenant) for passage in request.passages]
         return [Prompt((one.ids,), (self._relevance,), (one.boundary,)) for one in made]
 
-    def _question(self, question: str, template: str) -> tuple[int, ...]:
-        if template:
-            raise InvalidField(
-                "template", f"{self._name} reads passages in a form of its own and takes no template"
-            )
-        ids = self._tokenizer.ids(question)
+    def _question(self, request: GenerationRequest) -> tuple[int, ...]:
+        self._check_template(request.template)
+        ids = self._tokenizer.ids(request.question)
         if len(ids) > MAX_QUESTION:
             raise InvalidField(
                 "question", f"has {len(ids)} tokens; {self._name} reads at most {MAX_QUESTION}"
             )
+        if request.contextual_question:
+            return self._tokenizer.ids(request.contextual_question)[:MAX_QUESTION]
         return ids
+
+    def _check_template(self, template: str) -> None:
+        if template:
+            raise InvalidField(
+                "template", f"{self._name} reads passages in a form of its own and takes no template"
+            )
 
     def _together(self, question: tuple[int, ...], request: GenerationRequest) -> Prompt:
         space = room(question, (), self._most)

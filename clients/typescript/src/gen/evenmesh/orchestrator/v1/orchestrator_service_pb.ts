@@ -236,8 +236,9 @@ export type AskRequest = Message<"evenmesh.orchestrator.v1.AskRequest"> & {
 
   /**
    * Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
-   * adds words of the newest 10 that the question lacks. The model reads them only with a `template` that uses
-   * them. Not in a turn of `Converse`, which holds its turns itself.
+   * adds words of the newest 10 that the question lacks. With a `template` that uses turns the model reads them; a model
+   * that takes no template, such as the bundled one, reads the question with the added words, as many as fit.
+   * Not in a turn of `Converse`, which holds its turns itself.
    *
    * @generated from field: repeated evenmesh.generator.v1.Turn turns = 27;
    */
@@ -1293,7 +1294,8 @@ export type ConversationOptions = Message<"evenmesh.orchestrator.v1.Conversation
 
   /**
    * Prompt template with earlier turns, such as `rankrag-answer-conversation`; empty means that the model reads
-   * each question alone, as in an ask.
+   * each question alone. A model that takes no template, such as the bundled one, reads it with the words that
+   * `HISTORY_WORDS` adds to the search, as many as fit.
    *
    * @generated from field: string template = 3;
    */
