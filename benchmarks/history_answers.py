@@ -1,8 +1,8 @@
 """What the bundled model answers if it reads words of earlier turns: a table in docs/guides/conversations.md.
 
 ``python -m benchmarks.history_answers`` takes one turn of each conversation of mtrag and doc2dial-val, finds
-five passages as ``benchmarks.history_turns`` does, and answers with words of the last 0, 1, 3 and 10 user turns
-behind the question. It writes token F1 into the page. ``--home`` keeps vectors of passages.
+five passages as ``benchmarks.history_turns`` does, and answers with words of the last 0, 1, 3 and 10 user
+turns behind the question. It writes token F1 into the page. ``--home`` keeps vectors of passages.
 """
 
 from __future__ import annotations
