@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -672,6 +672,18 @@ async def test_a_file_is_its_owners_alone(tmp_path: Path, clock: Clock) -> None:
         assert {one.name: one.stat().st_mode & 0o777 for one in file.parent.iterdir()} == {
             f"{file.name}{part}": 0o600 for part in ("", "-wal", "-shm")
         }
+
+
+async def test_a_file_that_was_made_read_only_gets_no_rights_back(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "store.db"
+    url = URL.create("sqlite+aiosqlite", database=str(file))
+    async with opened(url, clock):
+        pass
+    file.chmod(0o440)
+    with suppress(Unavailable):  # root may write it
+        async with opened(url, clock):
+            pass
+    assert file.stat().st_mode & 0o777 == 0o400
 
 
 async def test_a_file_that_cannot_be_written_stops_the_start_and_a_server_that_is_away_does_not(

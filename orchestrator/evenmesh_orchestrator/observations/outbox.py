@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -135,6 +136,8 @@ class Outbox:
             self._connection = connection
         with self._transaction():
             schema.upgrade(connection)
+            # Write once, to find out now whether the file can be written: SQLite opens it for reading, too.
+            connection.execute("DELETE FROM outbox_attempts WHERE sequence = 0")
         with _unavailable():
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={self._max_bytes // page_bytes}")
@@ -379,16 +382,21 @@ def _full(tenant: str) -> Unavailable:
 
 
 def _make_private(path: Path) -> None:
-    """Create a file if it is missing, and let only its owner use it and its folder.
+    """Create a file if it is missing, and take the rights of all others to it and to its folder.
 
-    SQLite gives the files beside it the same rights. What cannot be changed is found when it is opened.
+    SQLite gives the files beside it the same rights. The owner gets none that were taken from it: what it
+    cannot write, or cannot change, is found when the file is opened.
     """
     with contextlib.suppress(OSError):
-        path.parent.chmod(0o700)
+        _keep_owners_rights(path.parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     for one in (path, *(path.with_name(f"{path.name}-{part}") for part in ("wal", "shm"))):
         with contextlib.suppress(OSError):
-            one.chmod(0o600)
+            _keep_owners_rights(one)
+
+
+def _keep_owners_rights(path: Path) -> None:
+    path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_orchestrator.observations.outbox import Outbox
 from evenmesh_orchestrator.observations.shares import DynamicShares
+from tests.support.programs import required
 
 
 @pytest.fixture
@@ -307,3 +309,46 @@ async def test_only_the_owner_can_read_the_outbox(tmp_path: Path) -> None:
     }
     assert folder.stat().st_mode & 0o777 == 0o700
     await outbox.close()
+
+
+OPENING = """
+import asyncio, sys
+from pathlib import Path
+from evenmesh.wire.errors import Unavailable
+from evenmesh_orchestrator.observations.outbox import Outbox
+
+async def opened():
+    outbox = Outbox(Path(sys.argv[1]), capacity=10)
+    try:
+        await outbox.open()
+        print("opened")
+    except Unavailable as error:
+        print(error.reason)
+    finally:
+        await outbox.close()
+
+asyncio.run(opened())
+"""
+
+
+@pytest.mark.parametrize("read_only", ["folder", "folder of an outbox", "file"])
+async def test_an_outbox_that_was_made_read_only_stays_so_and_does_not_open(
+    tmp_path: Path, read_only: str
+) -> None:
+    folder = tmp_path / "orchestrator"
+    folder.mkdir()
+    file = folder / "outbox.db"
+    if read_only != "folder":
+        outbox = Outbox(file, capacity=10)
+        await outbox.open()
+        await outbox.close()
+    (changed, mode) = (file, 0o400) if read_only == "file" else (folder, 0o500)
+    changed.chmod(mode)
+    # Root may write everywhere, unless it gives that right up.
+    rights = "-dac_override,-dac_read_search"
+    bound = [required("setpriv"), f"--bounding-set={rights}"] if os.geteuid() == 0 else []
+    command = [*bound, sys.executable, "-c", OPENING, file]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240)
+    assert done.stdout.strip() == "OUTBOX_READ_ONLY", done.stderr
+    assert changed.stat().st_mode & 0o777 == mode
+    folder.chmod(0o700)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -102,11 +103,12 @@ class Database:
 
 
 def _make_private(path: Path) -> None:
-    """Create a file if it is missing, and let only its owner use it, as it holds what users said.
+    """Create a file if it is missing, and take the rights of all others to it: it holds what users said.
 
-    SQLite gives the files beside it the same rights. What cannot be changed is found when it is opened.
+    SQLite gives the files beside it the same rights. What cannot be written, or cannot be changed, is found
+    when it is opened.
     """
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        path.chmod(0o600)
+        path.chmod(path.stat().st_mode & stat.S_IRWXU)
