@@ -33,14 +33,17 @@ class Addresses:
 
         First comes ``EVENMESH_CLIENT_<SERVICE>_TARGET``, then the mesh that ``evenmesh up`` runs under
         ``home`` (default: ``EVENMESH_HOME``), then the default ports of this machine. These may be another's
-        mesh: where ``EVENMESH_HOME`` is set and no mesh of it runs, a warning is logged.
+        mesh: where ``EVENMESH_HOME`` is set and no mesh of it runs, or where this user cannot see whether one
+        runs, a warning is logged.
         """
-        found = running_here(home)
         named = {service: os.environ[name] for service, name in VARIABLES.items() if os.environ.get(name)}
         if orchestrator:
             named["orchestrator"] = orchestrator
-        if not found and not named and (chosen := os.environ.get(VARIABLE)):
-            _log.warning("no mesh of %s=%s runs: calling the default ports of this machine", VARIABLE, chosen)
+        found, problem = _look(home)
+        if not problem and not found and (chosen := os.environ.get(VARIABLE)):
+            problem = f"no mesh of {VARIABLE}={chosen} runs"
+        if problem and not named:
+            _log.warning("%s: calling the default ports of this machine", problem)
         found.update(named)
         return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
 
@@ -55,12 +58,17 @@ def running_here(home: Path | None = None) -> dict[str, str]:
     Args:
         home: its home. Default: ``EVENMESH_HOME``.
     """
+    return _look(home)[0]
+
+
+def _look(home: Path | None) -> tuple[dict[str, str], str]:
+    """Return the addresses of the mesh that runs under a home, and why it cannot be seen, if so."""
     if sys.platform == "win32":
-        return {}
+        return {}, ""
     from evenmesh.local_mesh import LocalMeshError, read_running  # locks files as POSIX does
 
     try:
         state = read_running(home or default_home())
-    except LocalMeshError:  # a client of a mesh elsewhere needs no home
-        return {}
-    return {} if state is None else state.addresses
+    except LocalMeshError as error:  # a client of a mesh elsewhere needs no home
+        return {}, str(error)
+    return ({} if state is None else state.addresses), ""

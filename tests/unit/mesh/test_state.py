@@ -72,6 +72,13 @@ def test_a_home_that_cannot_be_looked_at_is_no_home_without_a_mesh(tmp_path: Pat
     assert read_running(tmp_path / "none") is None
 
 
-def test_a_client_needs_no_home_that_can_be_looked_at(tmp_path: Path) -> None:
+def test_a_client_needs_no_home_that_can_be_looked_at_but_says_whose_ports_it_calls(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "run")
-    assert Addresses.find(tmp_path).orchestrator
+    assert Addresses.find(tmp_path, orchestrator="mesh.example:1") == Addresses("mesh.example:1")
+    assert not caplog.records
+    assert Addresses.find(tmp_path) == Addresses()
+    (warning,) = caplog.messages
+    assert warning.startswith(f"cannot see whether a mesh runs under {tmp_path}: ")
+    assert warning.endswith(": calling the default ports of this machine")
