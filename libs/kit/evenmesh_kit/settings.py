@@ -267,6 +267,12 @@ class ServiceSettings(BaseSettings):
             raise ValueError(f"headers are secrets and need TLS: use https:// in {name}")
         return value
 
+    @field_validator("host", "metrics_host")
+    @classmethod
+    def _without_brackets(cls, value: str) -> str:
+        """Return an IPv6 address without the brackets that it has before a port."""
+        return value[1:-1] if value.startswith("[") and value.endswith("]") and ":" in value else value
+
     @field_validator("host")
     @classmethod
     def _safe(cls, value: str, info: ValidationInfo) -> str:

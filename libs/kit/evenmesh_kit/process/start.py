@@ -7,10 +7,11 @@ import errno
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from evenmesh_kit.settings import ServiceSettings, variable
 
+_TRIES: Final = 20
 _Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
@@ -18,17 +19,27 @@ class ServerStartError(Exception):
     """Raised when a service cannot start; one line that says what to do."""
 
 
-def bound_socket(settings: ServiceSettings, field: str = "port") -> socket.socket:
-    """Return a socket that is bound to the address of the settings and does not listen yet.
+def bound_sockets(settings: ServiceSettings, field: str = "port") -> Sequence[socket.socket]:
+    """Return sockets that do not listen yet, bound to every address of the host of the settings, at one port.
+
+    Callers of a name that has several addresses try any of them.
 
     Args:
-        settings: say the address.
+        settings: say the host and the port.
         field: the setting that is the port.
 
     Raises:
-        OSError: it cannot be bound, see :func:`cannot_listen`.
+        OSError: one is taken, or none can be bound; see :func:`cannot_listen`.
     """
-    return _bound(settings, _addresses(settings, field)[0])
+    tries = 1 if getattr(settings, field) else _TRIES
+    while True:
+        tries -= 1
+        try:
+            return _all_bound(settings, field)
+        except OSError as error:
+            # The port that the system chose at one address may be taken at the next one.
+            if error.errno != errno.EADDRINUSE or not tries:
+                raise
 
 
 def check_addresses(settings: ServiceSettings, field: str) -> None:
@@ -40,27 +51,39 @@ def check_addresses(settings: ServiceSettings, field: str) -> None:
     Raises:
         OSError: one is taken, or none can be bound; see :func:`cannot_listen`.
     """
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(one) for one in bound_sockets(settings, field)]
+        if not settings.share_port:  # it would receive callers of the other process
+            for probe in probes:
+                probe.listen(1)
+
+
+def _all_bound(settings: ServiceSettings, field: str) -> Sequence[socket.socket]:
+    port = getattr(settings, field)
+    found: list[socket.socket] = []
     problem: OSError | None = None
-    free = False
-    for address in _addresses(settings, field):
-        try:
-            with _bound(settings, address) as probe:
-                if not settings.share_port:  # it would receive callers of the other process
-                    probe.listen(1)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise
-            problem = error  # such as a family that this machine does not have
-        else:
-            free = True
-    if problem is not None and not free:
-        raise problem
+    with contextlib.ExitStack() as stack:
+        for family, kind, protocol, name, address in _addresses(settings, field):
+            at = (family, kind, protocol, name, (address[0], port, *address[2:]))
+            try:
+                found.append(stack.enter_context(_bound(settings, at)))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise
+                problem = error  # such as a family that this machine does not have
+            else:
+                port = found[-1].getsockname()[1]
+        if problem is not None and not found:
+            raise problem
+        stack.pop_all()
+    return found
 
 
 def _addresses(settings: ServiceSettings, field: str) -> Sequence[_Address]:
-    """Return the addresses that gRPC listens on, first those that this machine's resolver knows.
+    """Return the addresses to listen on, first those that this machine's resolver knows.
 
-    gRPC's own resolver answers ``localhost`` with both families, whatever this machine's does.
+    gRPC's own resolver, also that of callers, answers ``localhost`` with both families, whatever this
+    machine's does.
     """
     hosts = ("localhost", "127.0.0.1", "::1") if settings.host == "localhost" else (settings.host,)
     port = getattr(settings, field)

@@ -25,7 +25,7 @@ from evenmesh.wire.security import SYSTEM
 from evenmesh_gateway.http.web import CROWDED, PROBES
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.process.serving import asked_to_end
-from evenmesh_kit.process.start import ServerStartError, bound_socket, cannot_listen, port_file
+from evenmesh_kit.process.start import ServerStartError, bound_sockets, cannot_listen, port_file
 from evenmesh_kit.telemetry.setup import Telemetry
 
 _KEEP_ALIVE_S: Final = 75
@@ -213,7 +213,7 @@ class HttpServer:
         telemetry: reports when the certificate expires.
 
     Attributes:
-        address: ``host:port`` as bound; empty before :meth:`start`.
+        address: ``host:port`` as bound, the first; empty before :meth:`start`.
 
     Raises:
         ServerStartError: a file of the certificate cannot be used.
@@ -277,9 +277,9 @@ class HttpServer:
         Raises:
             ServerStartError: the address cannot be bound or the port file not be written.
         """
-        listener = _listener(self._settings)
-        self.address = _address(listener)
-        self._running = asyncio.create_task(self._server.serve([listener]))
+        listeners = _listeners(self._settings)
+        self.address = _address(listeners[0])
+        self._running = asyncio.create_task(self._server.serve(listeners))
         self._renewing = asyncio.create_task(_renew(self._config.ssl, self._settings, self._certificates))
         await self._server.begun.wait()
         self._stack.enter_context(port_file(self._settings, self.address))
@@ -371,15 +371,18 @@ def _certificates(settings: GatewaySettings) -> Certificates | None:
         raise ServerStartError(f"EVENMESH_TLS_CERT, _KEY, _CA: {error}") from None
 
 
-def _listener(settings: GatewaySettings) -> socket.socket:
-    """Return the socket to listen on."""
-    try:
-        found = bound_socket(settings)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _TAKEN_S))
-        found.listen(settings.max_connections)
-    except OSError as error:
-        raise cannot_listen(settings, error) from None
+def _listeners(settings: GatewaySettings) -> list[socket.socket]:
+    """Return the sockets to listen on, one for each address of the host."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = [stack.enter_context(one) for one in bound_sockets(settings)]
+            for one in found:
+                if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _TAKEN_S))
+                one.listen(settings.max_connections)
+        except OSError as error:
+            raise cannot_listen(settings, error) from None
+        stack.pop_all()
     return found
 
 

@@ -198,13 +198,14 @@ async def test_a_port_file_that_cannot_be_written_is_reported(serve: Any, tmp_pa
         await serve(settings={"port_file": tmp_path / "file" / "port"})
 
 
-async def test_ipv6_addresses_are_bracketed(serve: Any, call: Any) -> None:
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_ipv6_addresses_are_bracketed(serve: Any, call: Any, host: str) -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error.strerror}")
-    server = await serve(settings={"host": "::1"})
+    server = await serve(settings={"host": host})
     assert server.address.startswith("[::1]:")
     assert await call(server)("unary") == ["a"]
 

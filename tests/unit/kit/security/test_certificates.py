@@ -310,7 +310,7 @@ def test_an_unsafe_listener_is_refused_at_the_start(
         load(ServiceSettings)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"])
 def test_this_machine_needs_no_security(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("EVENMESH_HOST", host)
-    assert load(ServiceSettings).host == host
+    assert load(ServiceSettings).host == host.strip("[]")
