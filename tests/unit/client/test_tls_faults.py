@@ -1,4 +1,4 @@
-"""Why no TLS connection came about."""
+"""Why no connection came about, if a server is there."""
 
 from __future__ import annotations
 
@@ -21,17 +21,25 @@ NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
 
 
+def files(folder: Path, name: str, certificate: trustme.LeafCert) -> tuple[Path, Path]:
+    """Write a certificate and its key, and return their files."""
+    chain, key = folder / f"{name}.pem", folder / f"{name}.key"
+    chain.write_bytes(b"".join(part.bytes() for part in certificate.cert_chain_pems))
+    key.write_bytes(certificate.private_key_pem.bytes())
+    return chain, key
+
+
 @asynccontextmanager
-async def listening(folder: Path, certificate: trustme.LeafCert | None) -> AsyncIterator[str]:
-    """A server without methods, and its address."""
+async def listening(
+    folder: Path, certificate: trustme.LeafCert | None, *, require_client: bool = False
+) -> AsyncIterator[str]:
+    """A server without methods, and its address; it may ask for certificates of the authority ``ca.pem``."""
     server = grpc.aio.server()
     if certificate is None:
         port = server.add_insecure_port(f"{HERE}:0")
     else:
-        chain, key = folder / "chain.pem", folder / "key.pem"
-        chain.write_bytes(b"".join(part.bytes() for part in certificate.cert_chain_pems))
-        key.write_bytes(certificate.private_key_pem.bytes())
-        credentials = server_credentials(Certificates(chain, key, None), require_client=False)
+        certificates = Certificates(*files(folder, "server", certificate), folder / "ca.pem")
+        credentials = server_credentials(certificates, require_client=require_client)
         port = server.add_secure_port(f"{HERE}:0", credentials)
     await server.start()
     try:
@@ -73,6 +81,54 @@ async def test_a_call_tells_why_there_is_no_tls(
 
     assert failed.value.reason == "UNREACHABLE"
     assert failed.value.message == f"no TLS with the retriever at {address}: {why}"
+
+
+@pytest.mark.parametrize("certificate", ["expired", "strange", "missing", "no TLS"])
+async def test_a_call_tells_what_to_check_where_the_service_refuses_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: str
+) -> None:
+    authority = trustme.CA()
+    (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
+    if certificate != "no TLS":
+        monkeypatch.setenv("EVENMESH_TLS_CA", str(tmp_path / "ca.pem"))
+    if certificate in ("expired", "strange"):
+        past = {"not_before": NOW - 2 * DAY, "not_after": NOW - DAY} if certificate == "expired" else {}
+        issuer = authority if certificate == "expired" else trustme.CA()
+        chain, key = files(tmp_path, "client", issuer.issue_cert("caller", **past))
+        monkeypatch.setenv("EVENMESH_TLS_CERT", str(chain))
+        monkeypatch.setenv("EVENMESH_TLS_KEY", str(key))
+
+    async with (
+        listening(tmp_path, authority.issue_cert(HERE), require_client=True) as address,
+        AsyncClient(Addresses(retriever=address)) as client,
+    ):
+        with pytest.raises(MeshError) as failed:
+            await client.collections()
+
+    assert failed.value.reason == "UNREACHABLE"
+    message = failed.value.message
+    assert message.startswith(f"no gRPC with the retriever at {address}: it closes the connection."), message
+    assert "EVENMESH_TLS_CA" in message
+    assert "EVENMESH_TLS_CERT" in message
+
+
+async def test_a_command_tells_that_the_address_is_that_of_a_server_of_http(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, HERE, 0) as server:
+        address = "{}:{}".format(*server.sockets[0].getsockname())
+        monkeypatch.setenv("EVENMESH_CLIENT_RETRIEVER_TARGET", address)
+        assert await asyncio.to_thread(main, ["collections"]) == 1
+
+    assert capsys.readouterr().err.endswith(
+        f"no gRPC with the retriever at {address}: a server of HTTP/1.1 answers there, such as the gateway; "
+        "gRPC has another port\n"
+    )
 
 
 async def test_a_command_gives_no_advice_to_start_what_runs(

@@ -37,14 +37,25 @@ from evenmesh.types.status import Health
 from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
 
 _STAGES: Final = common_pb2.Stage.DESCRIPTOR
-_TLS_FAULTS: Final = {
-    "certificate has expired": "its certificate, or that of its authority, has expired",
-    "certificate is not yet valid": "its certificate is not valid yet",
-    "Hostname Verification Check failed": "its certificate is for another name",
-    "CERTIFICATE_VERIFY_FAILED": "no authority that EVENMESH_TLS_CA names has signed its certificate",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS, which EVENMESH_TLS_CA asks for",
+_FAULTS: Final = {
+    "certificate has expired": "no TLS with {}: its certificate, or that of its authority, has expired",
+    "certificate is not yet valid": "no TLS with {}: its certificate is not valid yet",
+    "Hostname Verification Check failed": "no TLS with {}: its certificate is for another name",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "no TLS with {}: no authority that EVENMESH_TLS_CA names has signed its certificate"
+    ),
+    "WRONG_VERSION_NUMBER": "no TLS with {}: it does not speak TLS, which EVENMESH_TLS_CA asks for",
+    "connect an http1.x server": (
+        "no gRPC with {}: a server of HTTP/1.1 answers there, such as the gateway; gRPC has another port"
+    ),
+    # So servers refuse a handshake: without TLS, and with no certificate or one that they do not accept.
+    ": Socket closed": (
+        "no gRPC with {}: it closes the connection. If it speaks TLS, set EVENMESH_TLS_CA; if it asks for a "
+        "certificate, check EVENMESH_TLS_CERT: whether it is set, has expired, and has an authority that the "
+        "service trusts"
+    ),
 }
-"""Why a handshake failed, by a part of gRPC's text; the first part that is there counts."""
+"""Why there is no connection, by a part of gRPC's text; the first part that is there counts."""
 
 
 def event(message: orchestrator_pb2.AskResponse) -> Event | None:
@@ -166,9 +177,9 @@ def error(exc: grpc.RpcError, *, service: str, address: str) -> MeshError:
     mesh_error = from_rpc_error(exc)
     if mesh_error.code is grpc.StatusCode.UNAVAILABLE and mesh_error.reason == "UNAVAILABLE":
         # gRPC's own: nobody answered, or the connection broke. Its text is about sockets.
-        for part, why in _TLS_FAULTS.items():
+        for part, why in _FAULTS.items():
             if part in mesh_error.message:
-                return Unavailable("UNREACHABLE", f"no TLS with the {service} at {address}: {why}")
+                return Unavailable("UNREACHABLE", why.format(f"the {service} at {address}"))
         return Unavailable("UNREACHABLE", f"no {service} answers at {address}")
     if mesh_error.code is grpc.StatusCode.DEADLINE_EXCEEDED and mesh_error.reason == "DEADLINE_EXCEEDED":
         return DeadlineExceeded(f"the {service} at {address} did not finish in time")

@@ -229,11 +229,11 @@ def _advice_on_unreachable(said: str) -> str:
     """Return what to do about a service that does not answer.
 
     One of a mesh that runs on this machine is started again by it, where starting the mesh would be refused.
-    One that answers without the right certificate needs no start.
+    One that answers in another protocol, or without the right certificate, needs no start.
     """
     from evenmesh.addresses import running_here
 
-    if said.startswith("no TLS "):
+    if said.startswith(("no TLS ", "no gRPC ")):
         return ""
     if any(said.endswith(f" at {address}") for address in running_here().values()):
         return "; its mesh runs, and starts it again if it ended: try again, or look at `evenmesh status`"
