@@ -42,7 +42,7 @@ def test_runs_and_judgements_are_read_by_ranx_as_we_measure_them(tmp_path: Path)
     )
 
     once, drawn = (tmp_path / "o" / f"{name}.trec" for name in ("bm25", "bm25-alpha=2"))
-    run, qrels = ranx.Run.from_file(str(once)), ranx.Qrels.from_file(str(once.with_suffix(".qrels.trec")))
+    run, qrels = ranx.Run.from_file(str(once)), ranx.Qrels.from_file(str(once.parent / "qrels" / once.name))
     assert run.name == "bm25"
     measured = ranx.evaluate(qrels, run, ["ndcg@2", "mrr@2"])
     rankings = {"q1": ["a", "b", "c"], "q2": ["c", "a"]}
@@ -50,7 +50,10 @@ def test_runs_and_judgements_are_read_by_ranx_as_we_measure_them(tmp_path: Path)
     assert measured["ndcg@2"] == pytest.approx(ours["ndcg"].mean)
     assert measured["mrr@2"] == pytest.approx(ours["reciprocal_rank"].mean)
 
-    run, qrels = ranx.Run.from_file(str(drawn)), ranx.Qrels.from_file(str(drawn.with_suffix(".qrels.trec")))
+    run, qrels = (
+        ranx.Run.from_file(str(drawn)),
+        ranx.Qrels.from_file(str(drawn.parent / "qrels" / drawn.name)),
+    )
     assert ranx.evaluate(qrels, run, "mrr@2") == pytest.approx((1 + 1 / 2 + 1 / 2 + 0) / 4)
     assert list(run.keys()) == [f"{query}/sample={place}" for query in ("q1", "q2") for place in (0, 1)]
 
@@ -65,7 +68,8 @@ def test_runs_are_read_back_and_by_ir_measures(tmp_path: Path) -> None:
     )
     assert [(one.run.name, one.queries) for one in written] == [("bm25.trec", 2), ("bm25-alpha=2.trec", 4)]
     first = written[0]
-    assert first.qrels is not None
+    assert first.qrels == tmp_path / "o" / "qrels" / "bm25.trec"
+    assert {one.run for one in written} == set((tmp_path / "o").glob("*.trec"))  # as a shell names the runs
     run, qrels = ir_measures.read_trec_run(str(first.run)), ir_measures.read_trec_qrels(str(first.qrels))
     assert ir_measures.pytrec_eval.calc_aggregate([ir_measures.RR], qrels, run) == {ir_measures.RR: 0.5}
     again = {audit.query_id: audit.samplings for audit in read_audits([written[1].run])}
@@ -93,7 +97,7 @@ def test_what_the_formats_cannot_hold_is_refused(
     )
     with pytest.raises(FileError, match=message):
         write_runs(read_audits([lines(tmp_path / "r.jsonl", [record])]), tmp_path / "o", labels)
-    assert not list((tmp_path / "o").glob("*")) or not (tmp_path / "o" / "run.qrels.trec").exists()
+    assert not (tmp_path / "o" / "qrels" / "run.trec").exists()
 
 
 def test_systems_of_one_file_name_are_refused(tmp_path: Path) -> None:

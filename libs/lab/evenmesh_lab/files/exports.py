@@ -42,7 +42,8 @@ def write_runs(audits: Iterable[QueryAudit], folder: Path, labels: Labels | None
 
     Args:
         audits: the rankings, as :func:`evenmesh_lab.files.read_audits` yields them.
-        folder: folder of the files ``SYSTEM[-alpha=NUMBER].trec`` and ``….qrels.trec``; it is made.
+        folder: folder of the files ``SYSTEM[-alpha=NUMBER].trec``; it is made. Its folder ``qrels`` has the
+            judgements of each under the same name, so that ``*.trec`` matches runs alone.
         labels: judgements; whole numbers.
 
     Raises:
@@ -53,7 +54,8 @@ def write_runs(audits: Iterable[QueryAudit], folder: Path, labels: Labels | None
     for audit in audits:
         for one in audit.samplings:
             runs.setdefault((one.system, one.alpha), {})[audit.query_id] = list(one.rankings)
-    folder.mkdir(parents=True, exist_ok=True)
+    judgements = folder / "qrels"
+    (folder if labels is None else judgements).mkdir(parents=True, exist_ok=True)
     written: list[ExportedRun] = []
     for (system, alpha), rankings in runs.items():
         tag = re.sub(r"\s+", "_", system or "run") + ("" if alpha is None else f"/alpha={alpha:g}")
@@ -62,7 +64,7 @@ def write_runs(audits: Iterable[QueryAudit], folder: Path, labels: Labels | None
             raise FileError(path, None, f"is the file of two systems, one of them {system!r}")
         named = dict(_queries(rankings))
         replace_file(path, partial(_write, lines=_run_lines(path, named, tag)))
-        qrels = None if labels is None else folder / f"{_file_name(tag)}.qrels.trec"
+        qrels = None if labels is None else judgements / path.name
         if qrels is not None and labels is not None:
             lines = list(_qrels_lines(labels, rankings))
             if lines:

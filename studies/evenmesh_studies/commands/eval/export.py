@@ -24,7 +24,7 @@ def export() -> typer.Typer:
 
 
 def runs(files: Files, out: Folder, qrels: options.Qrels = None) -> None:
-    """Write rankings as TREC runs, a file for each system and α, and their judgements.
+    """Write rankings as TREC runs, a file for each system and α, and their judgements in the folder `qrels`.
 
     trec_eval, ir-measures, PyTerrier and ranx read them. Where a query has several rankings, each is the
     ranking of a query QUERY/sample=NUMBER: a mean over these is an expectation.
@@ -37,7 +37,7 @@ def runs(files: Files, out: Folder, qrels: options.Qrels = None) -> None:
 
         written = write_runs(read_audits(files), out, None if qrels is None else read_labels(qrels))
     for one in written:
-        beside = "" if one.qrels is None else f", judgements in {one.qrels.name}"
+        beside = "" if one.qrels is None else f", judgements in {one.qrels}"
         screen.line(f"{one.run}: {one.queries:,} rankings{beside}")
 
 
