@@ -179,6 +179,7 @@ def test_what_clients_send_by_default_asks_for_nothing() -> None:
     [
         ({"tools": [{"type": "function"}]}, "tools: .* call the mesh as a tool"),
         ({"tool_choice": "required"}, "tool_choice: .* call the mesh as a tool"),
+        ({"stop": ["Observation:"]}, "stop: .* call the mesh as a tool"),  # smolagents' agents
         ({"n": 2}, r"n: must be 1 here: evenmesh\.sampling\.num_rankings"),
         ({"previous_response_id": "resp_1"}, "previous_response_id: .* send the earlier messages, too"),
         ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, "text: .* plain text"),

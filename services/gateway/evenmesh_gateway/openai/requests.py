@@ -78,6 +78,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "n": "must be 1 here: evenmesh.sampling.num_rankings asks for several rankings, each with its answer",
     "previous_response_id": _NOT_STORED,
     "response_format": _PLAIN,
+    "stop": "is not supported here: leave it out; agents that always send it call the mesh as a tool, by MCP",
     "text": _PLAIN,
     "tool_choice": _NO_TOOLS,
     "tools": _NO_TOOLS,
