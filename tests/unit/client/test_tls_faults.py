@@ -92,9 +92,12 @@ async def test_a_call_tells_what_to_check_where_the_service_refuses_its_certific
     if certificate != "no TLS":
         monkeypatch.setenv("EVENMESH_TLS_CA", str(tmp_path / "ca.pem"))
     if certificate in ("expired", "strange"):
-        past = {"not_before": NOW - 2 * DAY, "not_after": NOW - DAY} if certificate == "expired" else {}
-        issuer = authority if certificate == "expired" else trustme.CA()
-        chain, key = files(tmp_path, "client", issuer.issue_cert("caller", **past))
+        made = (
+            authority.issue_cert("caller", not_before=NOW - 2 * DAY, not_after=NOW - DAY)
+            if certificate == "expired"
+            else trustme.CA().issue_cert("caller")
+        )
+        chain, key = files(tmp_path, "client", made)
         monkeypatch.setenv("EVENMESH_TLS_CERT", str(chain))
         monkeypatch.setenv("EVENMESH_TLS_KEY", str(key))
 
