@@ -566,8 +566,9 @@ _SHARE: Final = f"evenmesh_fairness_provider_exposure_share{{{_OF}}}"
 _SEEN: Final = f"sum by ({_EACH}) (evenmesh_fairness_observations{{{_OF}}})"
 
 
-def _series(metric: str) -> Query:
-    return Query(f"{metric}{{{_OF}}}", _SERIES)
+def _recorded(quantity: str, over: str = "mean") -> str:
+    """Return the selector of a quantity of each series of asks, as the rules record it."""
+    return f"series:evenmesh_fairness_{quantity}:{over}{{{_OF}}}"
 
 
 def _weighed(metric: str, legend: str = _SERIES, *, of: str = _OF) -> Query:
@@ -577,7 +578,7 @@ def _weighed(metric: str, legend: str = _SERIES, *, of: str = _OF) -> Query:
     return Query(f"sum by ({by}) ({value} * {weight}) / sum by ({by}) ({weight} and {value})", legend)
 
 
-def _beyond(values: str, quantity: str, bound: str, legend: str) -> Query:
+def _beyond(values: str, quantity: str, bound: str, legend: str = _SERIES) -> Query:
     """Return by how much values miss the strictest target of their collection; negative where they keep it."""
     strictest, sign = ("min", "") if bound == "at_most" else ("max", "-")
     target = f'evenmesh_fairness_target{{quantity="{quantity}", bound="{bound}"}}'
@@ -601,7 +602,7 @@ FAIRNESS: Final = Dashboard(
                     "Disparity (EE-D, normalised)",
                     "0: all candidates get the same exposure; 1: one ranking for all. Lower α is fairer.",
                     "percentunit",
-                    [_series("series:evenmesh_fairness_ee_d_norm:mean")],
+                    [Query(_recorded("ee_d_norm"), _SERIES)],
                     width=12,
                     lines=[(0.9, "red")],
                     most=1,
@@ -610,13 +611,7 @@ FAIRNESS: Final = Dashboard(
                     "Disparity beside the day before",
                     "Difference to the mean of the day before; more than 0.1 is a drift.",
                     "short",
-                    [
-                        Query(
-                            f"series:evenmesh_fairness_ee_d_norm:mean{{{_OF}}}"
-                            f" - series:evenmesh_fairness_ee_d_norm:avg1d{{{_OF}}}",
-                            _SERIES,
-                        )
-                    ],
+                    [Query(f"{_recorded('ee_d_norm')} - {_recorded('ee_d_norm', 'avg1d')}", _SERIES)],
                     width=12,
                     lines=[(0.1, "red")],
                 ),
@@ -624,14 +619,7 @@ FAIRNESS: Final = Dashboard(
                     "Disparity beyond its target",
                     "Above 0: the target of the collection is missed. Empty without a target.",
                     "short",
-                    [
-                        _beyond(
-                            f"series:evenmesh_fairness_ee_d_norm:mean{{{_OF}}}",
-                            "disparity",
-                            "at_most",
-                            _SERIES,
-                        )
-                    ],
+                    [_beyond(_recorded("ee_d_norm"), "disparity", "at_most")],
                     width=12,
                     lines=[(0, "red")],
                 ),
@@ -655,7 +643,7 @@ FAIRNESS: Final = Dashboard(
                     "Providers: least over most exposed",
                     "1: providers get the same; 0: one gets nothing.",
                     "percentunit",
-                    [_series("series:evenmesh_fairness_provider_exposure_ratio:mean")],
+                    [Query(_recorded("provider_exposure_ratio"), _SERIES)],
                     width=12,
                     most=1,
                 ),
@@ -699,7 +687,7 @@ FAIRNESS: Final = Dashboard(
                     "Expected utility",
                     "Where asks bring references, [0, 1].",
                     "percentunit",
-                    [_series("series:evenmesh_fairness_expected_utility:mean")],
+                    [Query(_recorded("expected_utility"), _SERIES)],
                     width=12,
                     most=1,
                 ),
@@ -709,8 +697,7 @@ FAIRNESS: Final = Dashboard(
                     "percentunit",
                     [
                         Query(
-                            f"series:evenmesh_fairness_expected_utility:mean{{{_OF}}}"
-                            f" / series:evenmesh_fairness_expected_utility:avg1d{{{_OF}}}",
+                            f"{_recorded('expected_utility')} / {_recorded('expected_utility', 'avg1d')}",
                             _SERIES,
                         )
                     ],
@@ -720,14 +707,7 @@ FAIRNESS: Final = Dashboard(
                     "Utility below its target",
                     "Above 0: the target of the collection is missed. Empty without a target.",
                     "percentunit",
-                    [
-                        _beyond(
-                            f"series:evenmesh_fairness_expected_utility:mean{{{_OF}}}",
-                            "utility",
-                            "at_least",
-                            _SERIES,
-                        )
-                    ],
+                    [_beyond(_recorded("expected_utility"), "utility", "at_least")],
                     width=12,
                     lines=[(0, "red")],
                 ),
@@ -735,14 +715,7 @@ FAIRNESS: Final = Dashboard(
                     "Least over most exposed provider below its target",
                     "Above 0: the target of the collection is missed. Empty without a target.",
                     "percentunit",
-                    [
-                        _beyond(
-                            f"series:evenmesh_fairness_provider_exposure_ratio:mean{{{_OF}}}",
-                            "provider_ratio",
-                            "at_least",
-                            _SERIES,
-                        )
-                    ],
+                    [_beyond(_recorded("provider_exposure_ratio"), "provider_ratio", "at_least")],
                     width=12,
                     lines=[(0, "red")],
                 ),
@@ -759,7 +732,7 @@ FAIRNESS: Final = Dashboard(
                     "Observations in the window",
                     "What the means are of: few make them wander.",
                     "short",
-                    [_series("series:evenmesh_fairness_observations:sum")],
+                    [Query(_recorded("observations", "sum"), _SERIES)],
                     width=12,
                 ),
             ],
