@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Subquery, Text, and_, bindparam, delete, func, select, type_coerce, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Join,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    func,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.schema import Column
@@ -184,25 +196,11 @@ class SqlFeedbackStore:
 
     async def delete_before(self, before_us: int, *, limit: int) -> int:
         """Delete at most ``limit`` of the oldest items stored before a time; return how many."""
-        columns = FEEDBACK.c
+        recorded = FEEDBACK.c.recorded_at_us
         async with self._database.write() as connection:
-            due = await connection.execute(
-                select(
-                    columns.sequence,
-                    columns.agent_id,
-                    columns.flag,
-                    columns.usefulness,
-                    columns.bytes,
-                    AGENTS.c.tenant,
-                )
-                .join(AGENTS, AGENTS.c.id == columns.agent_id)
-                .where(columns.recorded_at_us < before_us)
-                .order_by(columns.recorded_at_us, columns.sequence)
-                .limit(limit)
+            return await _delete(
+                connection, recorded < before_us, order=(recorded, FEEDBACK.c.sequence), limit=limit
             )
-            gone = due.all()
-            await _delete(connection, gone)
-        return len(gone)
 
     async def delete_agent(self, agent: Agent, *, limit: int) -> int | None:
         """Delete at most ``limit`` items of an agent, oldest first, and return how many; None without it.
@@ -215,27 +213,14 @@ class SqlFeedbackStore:
             number = await agent_id(connection, agent)
             if number is None:
                 return None
-            found = await connection.execute(
-                select(
-                    columns.sequence,
-                    columns.agent_id,
-                    columns.flag,
-                    columns.usefulness,
-                    columns.bytes,
-                    AGENTS.c.tenant,
-                )
-                .join(AGENTS, AGENTS.c.id == columns.agent_id)
-                .where(columns.agent_id == number)
-                .order_by(columns.sequence)
-                .limit(limit)
+            deleted = await _delete(
+                connection, columns.agent_id == number, order=(columns.sequence,), limit=limit
             )
-            gone = found.all()
-            await _delete(connection, gone)
-            if len(gone) < limit:
+            if deleted < limit:
                 for table in (TRAININGS, LEASES):
                     await connection.execute(delete(table).where(table.c.agent_id == number))
                 await connection.execute(delete(AGENTS).where(AGENTS.c.id == number))
-        return len(gone)
+        return deleted
 
     async def _agents(
         self, connection: AsyncConnection, agents: Iterable[Agent], now: int
@@ -300,17 +285,16 @@ class SqlFeedbackStore:
         by_id = {state.id: state for state in states}
         pairs = [(state.id, judged) for state in states for judged in sorted(state.contradicted)]
         if pairs:
-            given = _listed(connection, pairs, columns.agent_id, columns.judged)
-            here = and_(columns.agent_id == given.c.agent_id, columns.judged == given.c.judged)
+            found = _found(connection, pairs, columns.agent_id, columns.judged)
             counts = (
                 select(columns.agent_id, func.count())
-                .join_from(given, FEEDBACK, here)
+                .select_from(found)
                 .where(columns.flag == Flag.NONE)
                 .group_by(columns.agent_id)
             )
             for number, count in await connection.execute(counts):
                 by_id[number].flagged += count
-            of_pairs = select(columns.sequence).join_from(given, FEEDBACK, here)
+            of_pairs = select(columns.sequence).select_from(found)
             await connection.execute(
                 update(FEEDBACK)
                 .where(columns.sequence.in_(of_pairs), columns.flag == Flag.NONE)
@@ -327,12 +311,12 @@ class SqlFeedbackStore:
                     .offset(state.stored - stored)
                 )
                 unflagged = and_(columns.agent_id == state.id, columns.flag == Flag.NONE)
-                found = await connection.execute(
+                flagged = await connection.execute(
                     update(FEEDBACK)
                     .where(unflagged, columns.usefulness == value, columns.sequence.in_(newest))
                     .values(flag=int(Flag.CONSTANT))
                 )
-                state.flagged += found.rowcount
+                state.flagged += flagged.rowcount
         rows = [_agent_row(state, now) for state in states]
         if rows:
             changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in rows[0]}
@@ -358,35 +342,48 @@ def _agent_row(state: _AgentState, now: int) -> dict[str, Any]:
     }
 
 
-def _listed(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]], *like: Column[Any]) -> Subquery:
-    """Return rows as a table to join: one statement for all, in which each row is found by an index.
+def _found(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]], *like: Column[Any]) -> Join:
+    """Return the rows of a table with these values: one statement for all, each found by an index.
 
     SQLite reads the whole table for pairs after ``IN``.
 
     Args:
         connection: where it is used.
         rows: [n], of texts and numbers, one for each column.
-        like: columns of the names and types of its columns.
+        like: columns of the table.
     """
     if connection.dialect.name == "sqlite":
         each = func.json_each(json.dumps(rows)).table_valued("value", name="each")
-        found = (func.json_extract(each.c.value, f"$[{at}]") for at in range(len(like)))
-        typed = [type_coerce(one, of.type).label(of.name) for one, of in zip(found, like, strict=True)]
-        return select(*typed).subquery("given")
-    types = [BigInteger() if isinstance(of.type, BigInteger) else Text() for of in like]
-    arrays = [
-        bindparam(None, list(one), type_=ARRAY(type_))
-        for one, type_ in zip(zip(*rows, strict=True), types, strict=True)
-    ]
-    names = [f"c{at}" for at in range(len(like))]
-    each = func.unnest(*arrays).table_valued(*names, name="each").render_derived()
-    return select(*(each.c[name].label(of.name) for name, of in zip(names, like, strict=True))).subquery(
-        "given"
+        values = (func.json_extract(each.c.value, f"$[{at}]") for at in range(len(like)))
+        typed = [type_coerce(one, of.type).label(of.name) for one, of in zip(values, like, strict=True)]
+        given = select(*typed).subquery("given")
+    else:
+        types = [BigInteger() if isinstance(of.type, BigInteger) else Text() for of in like]
+        arrays = [
+            bindparam(None, list(one), type_=ARRAY(type_))
+            for one, type_ in zip(zip(*rows, strict=True), types, strict=True)
+        ]
+        names = [f"c{at}" for at in range(len(like))]
+        each = func.unnest(*arrays).table_valued(*names, name="each").render_derived()
+        labelled = (each.c[name].label(of.name) for name, of in zip(names, like, strict=True))
+        given = select(*labelled).subquery("given")
+    return given.join(like[0].table, and_(*(of == given.c[of.name] for of in like)))
+
+
+async def _delete(
+    connection: AsyncConnection, which: ColumnElement[bool], *, order: Sequence[Column[Any]], limit: int
+) -> int:
+    """Delete the first of these items, count them no more for agents and tenants, and return how many."""
+    columns = FEEDBACK.c
+    counted = (columns.sequence, columns.agent_id, columns.flag, columns.usefulness, columns.bytes)
+    found = await connection.execute(
+        select(*counted, AGENTS.c.tenant)
+        .join(AGENTS, AGENTS.c.id == columns.agent_id)
+        .where(which)
+        .order_by(*order)
+        .limit(limit)
     )
-
-
-async def _delete(connection: AsyncConnection, rows: Sequence[Any]) -> None:
-    """Delete items, and count them no more for their agents and tenants."""
+    rows = found.all()
     less: dict[int, list[float]] = defaultdict(lambda: [0, 0, 0.0])
     freed: Counter[str] = Counter()
     for row in rows:
@@ -411,6 +408,7 @@ async def _delete(connection: AsyncConnection, rows: Sequence[Any]) -> None:
                 usefulness=AGENTS.c.usefulness - usefulness,
             )
         )
+    return len(rows)
 
 
 async def _read_tenants(connection: AsyncConnection, tenants: Iterable[str]) -> dict[str, _TenantState]:
@@ -436,9 +434,8 @@ async def _known_agents(connection: AsyncConnection, agents: Iterable[Agent]) ->
     if not names:
         return states
     columns = AGENTS.c
-    given = _listed(connection, names, columns.tenant, columns.task_id, columns.model_id)
-    here = and_(*(columns[one.name] == one for one in given.c))
-    for row in await connection.execute(select(AGENTS).join_from(given, AGENTS, here)):
+    found = _found(connection, names, columns.tenant, columns.task_id, columns.model_id)
+    for row in await connection.execute(select(AGENTS).select_from(found)):
         states[Agent(row.task_id, row.model_id, row.tenant)] = _AgentState(
             id=row.id,
             registered=row.registered_at_us is not None,
@@ -461,20 +458,17 @@ async def _read_known(
     items = [(states[one.agent].id, one) for one in batch if one.agent in states]
     if not items:
         return
-    given = _listed(
-        connection, list({(number, one.id) for number, one in items}), columns.agent_id, columns.id
-    )
-    here = and_(columns.agent_id == given.c.agent_id, columns.id == given.c.id)
-    stored = select(columns.agent_id, columns.id, columns.digest).join_from(given, FEEDBACK, here)
+    ids = list({(number, one.id) for number, one in items})
+    found = _found(connection, ids, columns.agent_id, columns.id)
+    stored = select(columns.agent_id, columns.id, columns.digest).select_from(found)
     for number, id_, digest in await connection.execute(stored):
         by_id[number].digests[id_] = bytes(digest)
     pairs = list({(number, one.judged) for number, one in items})
-    given = _listed(connection, pairs, columns.agent_id, columns.judged)
-    here = and_(columns.agent_id == given.c.agent_id, columns.judged == given.c.judged)
+    found = _found(connection, pairs, columns.agent_id, columns.judged)
     keys = (columns.agent_id, columns.judged)
     ranges = (
         select(*keys, func.min(columns.usefulness), func.max(columns.usefulness))
-        .join_from(given, FEEDBACK, here)
+        .select_from(found)
         .group_by(*keys)
     )
     for number, judged, low, high in await connection.execute(ranges):
