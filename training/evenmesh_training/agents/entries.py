@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from evenmesh_lab.files.records import replace_file
+
 EXACT_MATCH: Final = "exact-match"
 ACCURACY: Final = "accuracy"
 UTILITIES: Final = (EXACT_MATCH, ACCURACY, "token-f1")
@@ -54,9 +56,7 @@ def write_entries(path: Path, entries: Sequence[AgentEntry]) -> None:
         for name in ("task_id", "model_id", "model", "augmentation", "template", "utility", "dataset"):
             lines.append(f"{name} = {_quoted(getattr(one, name))}")
         lines.append(f"passages = {one.passages}")
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    replace_file(path, lambda target: target.write_text("\n".join(lines) + "\n", encoding="utf-8"))
 
 
 def _quoted(text: str) -> str:

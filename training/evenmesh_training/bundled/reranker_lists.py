@@ -24,6 +24,7 @@ from evenmesh_core.fusion import standardized
 from evenmesh_core.text_metrics import contains_answer
 from evenmesh_generator.domain import Passage
 from evenmesh_kit.compute.placement import multiplies_bfloat16
+from evenmesh_lab.files.records import replace_file
 from evenmesh_training.rankrag.data.datasets import Request, Split, reader, rows
 from evenmesh_training.rankrag.data.examples import Kind
 from evenmesh_training.rankrag.recipe import Context
@@ -94,9 +95,8 @@ def read(path: Path) -> list[CandidateList]:
 
 def write(lists: Sequence[CandidateList], path: Path) -> None:
     """Write lists to a file, a line each; the file appears complete."""
-    beside = path.with_suffix(".new")
-    beside.write_text("".join(json.dumps(asdict(one)) + "\n" for one in lists), encoding="utf-8")
-    beside.replace(path)
+    lines = "".join(json.dumps(asdict(one)) + "\n" for one in lists)
+    replace_file(path, lambda target: target.write_text(lines, encoding="utf-8"))
 
 
 def build(data: Path, *, seed: int, log: Callable[[str], None]) -> Iterator[CandidateList]:

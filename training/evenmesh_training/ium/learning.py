@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from torch.nn import functional
 
 from evenmesh_core.errors import InvalidInput
 from evenmesh_kit.compute import idle_memory
+from evenmesh_lab.files.records import replace_file
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs, tokens
 from evenmesh_reranker.ports import Row
@@ -425,18 +425,13 @@ def _save(
     losses: list[float],
 ) -> None:
     """Write the checkpoint; the one before stays until this one is complete."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     state = {
         "identity": identity,
         "parameters": {name: one.detach() for name, one in parameters.items()},
         "optimizer": optimizer.state_dict(),
         "losses": losses,
     }
-    try:
-        torch.save(state, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, lambda target: torch.save(state, target))
 
 
 def _resume(
