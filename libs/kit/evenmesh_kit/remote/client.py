@@ -41,6 +41,8 @@ MARGIN_S: Final = 0.02
 
 _ERROR_BYTES: Final = 16 * 1024
 """Most bytes that are read of a reply that is an error."""
+_END: Final = "[DONE]"
+"""Data of the event that ends a stream."""
 _END_S: Final = 0.05
 """How long the end of a reply whose last event has come is waited for. Seconds."""
 _AT_ONCE_BYTES: Final = 32 * 1024
@@ -154,17 +156,15 @@ class RemoteClient:
         body: Mapping[str, Any],
         *,
         deadline: Deadline,
-        end: str = "[DONE]",
         needs_end: bool = True,
     ) -> AsyncGenerator[str, None]:
-        """Send JSON and return the data of each server-sent event; closing it ends the request.
+        """Send JSON and return the data of each server-sent event until ``[DONE]``; closing it ends the call.
 
         Args:
             path: appended to the base URL.
             body: what is sent.
             deadline: the caller's.
-            end: data of the event that ends the stream, which is not returned.
-            needs_end: whether a reply that ends without it was cut.
+            needs_end: whether a reply that ends without ``[DONE]`` was cut.
 
         Raises:
             ServerUnavailable: REMOTE_CUT_STREAM, the reply ended before its end.
@@ -176,7 +176,7 @@ class RemoteClient:
             while True:
                 endpoint, begun = self._pool.choose(other_than=first), False
                 try:
-                    found = self._events(endpoint, path, content, deadline, end, needs_end=needs_end)
+                    found = self._events(endpoint, path, content, deadline, needs_end=needs_end)
                     async with aclosing(found) as events:
                         async for event in events:
                             begun = True
@@ -253,7 +253,6 @@ class RemoteClient:
         path: str,
         content: bytes,
         deadline: Deadline,
-        end: str,
         *,
         needs_end: bool,
     ) -> AsyncGenerator[str, None]:
@@ -261,7 +260,7 @@ class RemoteClient:
         async with self._reply(endpoint, path, content, deadline, "text/event-stream") as pieces:
             async for piece in pieces:
                 for event in reader.feed(piece):
-                    if event == end:
+                    if event == _END:
                         await _finish(pieces)
                         return
                     yield event

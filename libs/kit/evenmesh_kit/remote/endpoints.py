@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from evenmesh.wire.errors import Overloaded
@@ -73,20 +73,16 @@ class EndpointPool:
     Args:
         urls: base URLs.
         rest_s: seconds, [0, inf).
-        clock: monotonic seconds.
     """
 
-    def __init__(
-        self, urls: Sequence[str], rest_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, urls: Sequence[str], rest_s: float) -> None:
         self.endpoints = tuple(map(Endpoint, urls))
         self._rest_s = rest_s
-        self._clock = clock
         self._uses = 0
 
     def choose(self, *, other_than: Endpoint | None = None) -> Endpoint:
         """Return the server for the next request; another than ``other_than`` if there is one."""
-        now = self._clock()
+        now = time.monotonic()
         candidates = [one for one in self.endpoints if one is not other_than] or list(self.endpoints)
 
         def order(one: Endpoint) -> tuple[bool, float, int, int]:
@@ -98,7 +94,7 @@ class EndpointPool:
 
     def rest(self, endpoint: Endpoint, why: str, rest_s: float | None = None) -> None:
         """Leave a server alone for ``rest_s`` seconds; None: the time of rest of one that failed."""
-        endpoint.rest(self._clock() + (self._rest_s if rest_s is None else rest_s), why)
+        endpoint.rest(time.monotonic() + (self._rest_s if rest_s is None else rest_s), why)
 
     def overloaded(self, endpoint: Endpoint, error: Overloaded) -> None:
         """Leave a server alone for as long as it asks for, unless it is the only one.
