@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -318,13 +319,8 @@ def _needs(error: ModuleNotFoundError) -> str:
 
 def _triton_encoder(settings: RetrieverSettings) -> Encoder:
     name = variable(settings, "encoder")
-    try:
+    with _extra("triton", f"{name}={settings.encoder!r} needs"):
         from evenmesh_retriever.backends.dense.triton_encoder import TritonEncoder
-    except ModuleNotFoundError as error:
-        raise CannotStart(
-            f"{name}={settings.encoder!r} needs {error.name}, which is not installed: "
-            "in a checkout, pip install './services/retriever[triton]'"
-        ) from None
     if settings.encoder_pooling:
         raise CannotStart(
             f"{variable(settings, 'encoder_pooling')} must be empty where {name} is a Triton server's: there "
@@ -358,26 +354,28 @@ def _load_milvus(
     settings: RetrieverSettings, encoder: Encoder | None, sparse: SparseTextEncoder | None
 ) -> tuple[MilvusStore, Callable[[Mapping[str, Retriever]], dict[str, Retriever]]]:
     # In a thread, and only where it is used: importing its client takes a second.
-    try:
+    with _extra("milvus", f"{variable(settings, 'store')}='milvus' needs"):
         from evenmesh_retriever.backends.milvus.opening import opened
-    except ModuleNotFoundError as error:
-        raise CannotStart(
-            f"{variable(settings, 'store')}='milvus' needs {error.name}, which is not installed: "
-            "in a checkout, pip install './services/retriever[milvus]'"
-        ) from None
     return opened(settings, encoder, sparse, _quotas(settings))
 
 
 def _web_class() -> type[SearxSources]:
     # In a thread, and only where it is used: it brings a client of the web.
-    try:
+    with _extra("web", "web sources need"):
         from evenmesh_retriever.backends.web.source import SearxSources
+    return SearxSources
+
+
+@contextmanager
+def _extra(name: str, needs: str) -> Iterator[None]:
+    """Raise CannotStart where an import of the block misses what an extra of this distribution brings."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         raise CannotStart(
-            f"web sources need {error.name}, which is not installed: "
-            "in a checkout, pip install './services/retriever[web]'"
+            f"{needs} {error.name}, which is not installed: "
+            f"in a checkout, pip install './services/retriever[{name}]'"
         ) from None
-    return SearxSources
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Settings of the retriever, and what is said of wrong ones."""
 
+import re
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from evenmesh_kit.settings import SettingsError, load
-from evenmesh_retriever.__main__ import _quotas
+from evenmesh_retriever.__main__ import _load_milvus, _quotas, _triton_encoder, _web_class
+from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.settings import RetrieverSettings
 
 
@@ -145,3 +149,31 @@ def test_a_replica_follows_another_home_and_keeps_its_own(
     monkeypatch.setenv("EVENMESH_RETRIEVER_STORE", "milvus")
     with pytest.raises(SettingsError, match="is shared by its retrievers: unset EVENMESH_RETRIEVER_FOLLOW"):
         load(RetrieverSettings)
+
+
+@pytest.mark.parametrize(
+    ("extra", "needs", "module", "load_"),
+    [
+        ("triton", "EVENMESH_RETRIEVER_ENCODER='triton://t' needs", "dense.triton_encoder", _triton_encoder),
+        (
+            "milvus",
+            "EVENMESH_RETRIEVER_STORE='milvus' needs",
+            "milvus.opening",
+            lambda settings: _load_milvus(settings, None, None),
+        ),
+        ("web", "web sources need", "web.source", lambda _: _web_class()),
+    ],
+)
+def test_what_a_missing_extra_brings_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    extra: str,
+    needs: str,
+    module: str,
+    load_: Callable[[RetrieverSettings], object],
+) -> None:
+    missing = f"evenmesh_retriever.backends.{module}"
+    monkeypatch.setitem(sys.modules, missing, None)
+    remedy = f"in a checkout, pip install './services/retriever[{extra}]'"
+    words = f"{needs} {missing}, which is not installed: {remedy}"
+    with pytest.raises(CannotStart, match=f"^{re.escape(words)}$"):
+        load_(RetrieverSettings(encoder="triton://t"))
