@@ -136,14 +136,14 @@ def ium(
     except DeviceError as error:
         problems.append(f"--device: {error}")
     plan, chosen = None, None
-    for read in (plans.load, recipes.load):
-        try:
-            if read is plans.load:
-                plan = plans.load(agents)
-            else:
-                chosen = recipes.load(recipe)
-        except plans.PlanError as error:
-            problems.extend(error.problems)
+    try:
+        plan = plans.load(agents)
+    except plans.PlanError as error:
+        problems.extend(error.problems)
+    try:
+        chosen = recipes.load(recipe)
+    except plans.PlanError as error:
+        problems.extend(error.problems)
     if plan is not None and chosen is not None:
         problems.extend(plan.without(chosen.evaluation_split))
     if chosen is not None and chosen.learns == "fusion" and start == "fresh":
