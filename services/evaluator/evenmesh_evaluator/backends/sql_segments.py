@@ -25,6 +25,10 @@ from evenmesh_kit.storage.sql import chunks
 FAN: Final = 16
 """Segments of a level and a bucket that become one of the next level."""
 
+_CACHED: Final = 16
+"""Most scopes and windows whose sums are cached."""
+_CACHED_NAMES: Final = 200_000
+"""Most passages in a cached sum; larger ones are read anew."""
 _CHUNK: Final = 400
 _INSERT: Final = SEGMENTS.insert()
 _KEY: Final = and_(
@@ -90,15 +94,9 @@ class Reader:
 
     A segment never changes under its sequence number, level and bucket. Those of older buckets stay the
     same until the next minute, so their sum is cached.
-
-    Args:
-        kept: most scopes and windows to cache sums of.
-        max_names: most passages in a cached sum; larger ones are read anew.
     """
 
-    def __init__(self, *, kept: int = 16, max_names: int = 200_000) -> None:
-        self._kept = kept
-        self._max_names = max_names
+    def __init__(self) -> None:
         self._sums: OrderedDict[tuple[int, Window], tuple[frozenset[_Identity], Aggregate]] = OrderedDict()
 
     async def read(self, connection: AsyncConnection, scope_id: int, window: Window, now_us: int) -> Parts:
@@ -133,9 +131,9 @@ class Reader:
 
     def _keep(self, key: tuple[int, Window], old: frozenset[_Identity], sum_: Aggregate) -> None:
         self._sums.pop(key, None)
-        if len(sum_.passages.keys) <= self._max_names:
+        if len(sum_.passages.keys) <= _CACHED_NAMES:
             self._sums[key] = old, sum_
-        while len(self._sums) > self._kept:
+        while len(self._sums) > _CACHED:
             self._sums.popitem(last=False)
 
 
