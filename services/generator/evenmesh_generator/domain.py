@@ -186,7 +186,7 @@ class ModelDescription:
     most tokens of a passage that is read alone, with the question; 0 where they are ``max_input_tokens``.
     ``max_passage_pairs``: most pairs of the question and a passage, or a piece of a long one, that are read
     for an answer, unless it has more passages; 0 where each is read once, cut. ``max_beams``: most beams that
-    it can search, [1, 16].
+    it can search, [1, 16]. ``reads_context``: whether it reads a contextual question.
     """
 
     name: str
@@ -203,3 +203,4 @@ class ModelDescription:
     max_passage_tokens: int = 0
     max_passage_pairs: int = 0
     max_beams: int = 16
+    reads_context: bool = False

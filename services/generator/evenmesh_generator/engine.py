@@ -309,9 +309,8 @@ class Generator:
             need = "needs at least one passage" if takes_passages else "takes no passages"
             raise InvalidField("passages", f"{augmentation.value} {need}")
         _check_turns(request)
-        in_own_form = "pointer" in (description.engine, description.runtime)
         if request.template:
-            if in_own_form:
+            if "pointer" in (description.engine, description.runtime):
                 raise InvalidField(
                     "template",
                     f"{description.name} reads passages in a form of its own and takes no template",
@@ -325,7 +324,7 @@ class Generator:
             request,
             augmentation=augmentation,
             decoding=_decoding(request.decoding, description),
-            contextual_question=request.contextual_question if in_own_form else "",
+            contextual_question=request.contextual_question if description.reads_context else "",
         )
 
 

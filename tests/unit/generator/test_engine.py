@@ -58,7 +58,7 @@ class Scribe:
         self.name = name
         self.augmentations = augmentations
         self.judges = judges
-        self.runtime = ""
+        self.reads_context = False
         self.unavailable: MeshError | None = None
         self.relevance: dict[str, float] = {}
         self.judged = 0
@@ -76,7 +76,7 @@ class Scribe:
             500,
             100,
             self.augmentations,
-            runtime=self.runtime,
+            reads_context=self.reads_context,
         )
 
     @property
@@ -582,14 +582,14 @@ async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(fir
         await generator.batch([long, replace(long, question="p")], Cancellation())
 
 
-async def test_only_a_model_without_templates_reads_the_question_in_its_context(
+async def test_only_a_model_that_reads_it_is_given_the_question_in_its_context(
     generator: Generator, first: Scribe
 ) -> None:
     """So that questions that differ in nothing that a model reads are computed once."""
     asked = [GenerationRequest("q", (A,), contextual_question=text) for text in ("q one", "q two")]
     await generator.batch(asked, Cancellation())
     assert [one.contextual_question for one in first.asked] == [""]
-    first.runtime = "pointer"
+    first.reads_context = True
     await generator.batch(asked, Cancellation())
     assert sorted(one.contextual_question for one in first.asked[1:]) == ["q one", "q two"]
 

@@ -42,7 +42,8 @@ class ConversationOptions(TypedDict, total=False):
         history: how the search uses earlier turns; "words" by default.
         history_turns: earlier turns that it is made of, the newest ones, 1 to 100; 10 without it.
         template: prompt template that shows the model earlier turns, such as ``rankrag-answer-conversation``;
-            without it the model is given each question alone.
+            without it the model is given each question alone. The bundled model, which takes none, is given
+            words of earlier turns with it.
         patience: words a user reads before giving up; 1,250 without it.
         relevance_weight: weight of relevance in the combined value, 0 to 1; 0.5 without it.
         cumulative: whether a turn's distribution comes from all turns so far, not from its own sources.

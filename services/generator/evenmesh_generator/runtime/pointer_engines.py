@@ -127,6 +127,7 @@ def _engine(
         max_input_tokens=settings.max_position_embeddings,
         max_passage_tokens=LONGEST_PAIR,
         max_passage_pairs=MOST_PAIRS,
+        reads_context=True,
         max_new_tokens=settings.max_position_embeddings - 1,
         augmentations=(
             Augmentation.FUSION_IN_DECODER,

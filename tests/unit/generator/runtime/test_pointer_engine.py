@@ -216,6 +216,7 @@ def test_a_long_query_is_judged_as_far_as_it_can_be_read(model: LanguageEngine) 
 def test_the_question_in_its_context_is_read_as_far_as_it_fits(
     model: LanguageEngine, reader: PointerReader
 ) -> None:
+    assert model.describe().reads_context
     contextual = f"{QUESTION} {SENTENCES[5]}"
     answer, _ = write(model, _request(contextual_question=contextual))
     encodings = reader.encode(contextual, PAIRS)

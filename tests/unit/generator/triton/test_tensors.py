@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import grpc
 import numpy as np
 import pytest
@@ -156,6 +158,12 @@ def test_a_description_comes_out_and_what_is_not_known_of_it_is_left_out() -> No
     assert read_description(tensors) == (description, statistics)
     newer = tensors["description"][0].decode().replace('"steps": 3', '"steps": 3, "dreams": 1')
     assert read_description({"description": texts([newer])}) == (description, statistics)
+    older = description_tensors(replace(description, reads_context=True), statistics)["description"][
+        0
+    ].decode()
+    older = older.replace(', "reads_context": true', "")
+    # An older server would reject the input.
+    assert read_description({"description": texts([older])}) == (description, statistics)
     with pytest.raises(InvalidField):
         read_description({"description": texts(["[]"])})
 
