@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,11 +21,13 @@ from benchmarks.generation import BUNDLED, in_process
 from benchmarks.rerank_table import judged_sets
 from benchmarks.rerank_table.judged_sets import JudgedSet
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.arrays import FloatArray
 from evenmesh_core.fusion import reciprocal_rank_fusion, weighted_score_fusion
 from evenmesh_generator.domain import Passage, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, LanguageModel
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.placement import Placement
+from evenmesh_lab.files.records import replace_file
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import EncoderLoader
 from evenmesh_reranker.bundled import assemble
@@ -156,6 +157,23 @@ def score_set(name: str, questions: int, home: Path) -> int:
     return len(score(judged_sets.load(name, questions), home))
 
 
+def encoded(encoder: SentenceEncoder, contents: Sequence[str], home: Path) -> FloatArray:
+    """Return the vectors of texts [n, dimension]; ``home`` keeps them."""
+    digest = hashlib.sha256("\0".join([encoder.fingerprint, *contents]).encode()).hexdigest()[:16]
+    path = home / "vectors" / f"{digest}.npy"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        vectors = encoder.encode_passages(contents, lambda _: None)
+
+        def save(beside: Path) -> None:
+            with beside.open("wb") as file:
+                np.save(file, vectors)
+
+        replace_file(path, save)
+    found: FloatArray = np.load(path)
+    return found
+
+
 class FirstStages:
     """The first stages over a data set, and its vectors."""
 
@@ -167,20 +185,8 @@ class FirstStages:
         contents = [f"{one.title} {one.text}" if one.title else one.text for one in judged.passages]
         self._index = CsrIndex(build(self._words.tokens(one) for one in contents), Lucene())
         self._encoder = SentenceEncoder()
-        self._vectors = self._encoded(contents, home)
+        self._vectors = encoded(self._encoder, contents, home)
         self._row = {id_: row for row, id_ in enumerate(self._ids)}
-
-    def _encoded(self, contents: Sequence[str], home: Path) -> Any:
-        digest = hashlib.sha256("\0".join([self._encoder.fingerprint, *contents]).encode()).hexdigest()[:16]
-        path = home / "vectors" / f"{digest}.npy"
-        if path.is_file():
-            return np.load(path)
-        vectors = self._encoder.encode_passages(contents, lambda _: None)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}.npy")
-        np.save(beside, vectors)
-        beside.rename(path)
-        return vectors
 
     def found(self, query: str) -> Scores:
         """Return what the first stages find, and the candidates to rerank."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from benchmarks.rerank_table.scoring import FOUND, standardized
+from benchmarks.rerank_table.scoring import FOUND, encoded, standardized
 from benchmarks.vote_study.sets import SOURCES
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_generator.domain import Passage
@@ -52,7 +50,7 @@ class Retrievers:
             for name, some in self._rows.items()
         }
         self._encoder = SentenceEncoder()
-        self._vectors = self._encoded(contents, home)
+        self._vectors = encoded(self._encoder, contents, home)
 
     def show(self, question: str) -> dict[str, tuple[str, ...]]:
         """Return the ids of the passages that each of :data:`NAMES` shows, best first."""
@@ -76,14 +74,3 @@ class Retrievers:
                 for k in _TOGETHER if name == ALL else (_ALONE,):
                     found[f"{name}-{kind}-{k}"] = tuple(list(scores)[:k])
         return {name: found[name] for name in NAMES}
-
-    def _encoded(self, contents: Sequence[str], home: Path) -> FloatArray:
-        digest = hashlib.sha256("\0".join([self._encoder.fingerprint, *contents]).encode()).hexdigest()[:16]
-        path = home / f"vectors-{digest}.npy"
-        if not path.is_file():
-            home.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(f".{os.getpid()}.npy")
-            np.save(beside, self._encoder.encode_passages(contents, lambda _: None))
-            beside.rename(path)
-        found: FloatArray = np.load(path)
-        return found
