@@ -225,6 +225,8 @@ def test_the_question_in_its_context_is_read_as_far_as_it_fits(
     assert answer.prompt_tokens > reader.encode(QUESTION, PAIRS).tokens
     longer, _ = write(model, _request(contextual_question="word " * 70))
     longest, _ = write(model, _request(question="word " * 64))
+    blank, _ = write(model, _request(contextual_question=" "))
+    assert blank.prompt_tokens == reader.encode(QUESTION, PAIRS).tokens
     assert (longer.prompt_tokens, longer.log_probability) == (longest.prompt_tokens, longest.log_probability)
 
 

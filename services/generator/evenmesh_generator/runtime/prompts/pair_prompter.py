@@ -112,9 +112,7 @@ class PairPrompter:
             raise InvalidField(
                 "question", f"has {len(ids)} tokens; {self._name} reads at most {MAX_QUESTION}"
             )
-        if request.contextual_question:
-            return self._tokenizer.ids(request.contextual_question)[:MAX_QUESTION]
-        return ids
+        return self._tokenizer.ids(request.contextual_question)[:MAX_QUESTION] or ids
 
     def _check_template(self, template: str) -> None:
         if template:
