@@ -173,6 +173,7 @@ class World:
         """The registry of another serving process with the same store and database."""
         return ModelRegistry(
             self.models,
+            promotions=FilePromotions(self.models),
             loader=self._loaded,
             pool=self.pool,
             memory_bytes=10**9,

@@ -11,6 +11,7 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.fusions import Fusions
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.ports import Promotions, VersionStore
@@ -113,7 +114,7 @@ class World:
 
         return ModelRegistry(
             store or self.store,
-            promotions=promotions,
+            promotions=promotions or FilePromotions(self.store),
             loader=loader,
             pool=self.pool,
             memory_bytes=150,

@@ -28,11 +28,10 @@ from evenmesh_reranker.models.assignment import (
     model_of_all,
 )
 from evenmesh_reranker.models.cache import LoadingCache
-from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest, ManifestError, StoreAwayError
 from evenmesh_reranker.models.ports import Pointers, Promotions, VersionStore, WithdrawnError
 from evenmesh_reranker.models.retention import prune
-from evenmesh_reranker.models.store import ModelStore, Pointer
+from evenmesh_reranker.models.store import Pointer
 from evenmesh_reranker.models.token_names import agent_tokens
 from evenmesh_reranker.ports import Adapter, Assigned, LoadedModel, ModelLoader
 
@@ -65,7 +64,7 @@ class ModelRegistry:
 
     Args:
         store: the versions.
-        promotions: which of them are promoted; None: the files of ``store``, which is a folder then.
+        promotions: which of them are promoted.
         loader: makes the model loader when the first version is loaded, because a process without models
             should not import torch.
         pool: threads for loading.
@@ -82,7 +81,7 @@ class ModelRegistry:
         self,
         store: VersionStore,
         *,
-        promotions: Promotions | None = None,
+        promotions: Promotions,
         loader: Callable[[], Awaitable[ModelLoader[LoadedModel, Adapter]]],
         pool: ComputePool,
         memory_bytes: int,
@@ -92,10 +91,6 @@ class ModelRegistry:
         keep_versions: int | None = None,
     ) -> None:
         self._store = store
-        if promotions is None:
-            if not isinstance(store, ModelStore):
-                raise TypeError("only a folder keeps promotions")
-            promotions = FilePromotions(store)
         self._promotions = promotions
         self._make_loader = loader
         self._loader: ModelLoader[LoadedModel, Adapter] | None = None

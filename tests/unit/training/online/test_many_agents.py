@@ -12,6 +12,7 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import EncoderLoader
 from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.ports import Adapter, LoadedModel
@@ -50,6 +51,7 @@ async def test_more_agents_than_fit_each_get_their_own(folder: Path, tmp_path: P
     size = 4 * (2 * (32 + 32) + 2 * (32 + 1))
     registry = ModelRegistry(
         store,
+        promotions=FilePromotions(store),
         loader=loaded,
         pool=pool,
         memory_bytes=2 * size,
