@@ -21,7 +21,7 @@ from scipy.stats import kendalltau
 
 from benchmarks import command, csv_rows
 from benchmarks.page import fill, table
-from benchmarks.shared_data import folder, rows
+from benchmarks.shared_data import folder, pieces, rows
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.group_fairness import Attribute, Transcript
 from evenmesh_core.group_fairness import conversation as gfrc
@@ -68,17 +68,16 @@ def doc2dial(out: Path) -> None:
     chunks: dict[str, list[str]] = defaultdict(list)
     passages = []
     for doc in rows(data / "documents.jsonl.gz"):
-        words = doc["text"].split()
-        count = max(1, round(len(words) / 100))
-        for part in range(count):
+        texts = pieces(doc["text"])
+        for part, text in enumerate(texts):
             name = f"{doc['id']}-{part:03d}"
             chunks[doc["id"]].append(name)
-            place = ("start", "middle", "end")[3 * part // count]
+            place = ("start", "middle", "end")[3 * part // len(texts)]
             passages.append(
                 {
                     "id": name,
                     "title": re.sub(r"#\d+_\d+$", "", doc["title"]),
-                    "text": " ".join(words[len(words) * part // count : len(words) * (part + 1) // count]),
+                    "text": text,
                     "attributes": {"provider": doc["provider"], "part": place},
                 }
             )

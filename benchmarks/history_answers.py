@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import command
 from benchmarks.history_turns import PAGE, PARTS, Part, Turn, drawn, read, shown
 from benchmarks.page import fill, table
-from benchmarks.shared_data import folder, rows
+from benchmarks.shared_data import folder, pieces, rows
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage
@@ -31,8 +31,6 @@ DEPTHS: Final = {"alone": 0, "1 turn": 1, "3": 3, "10 (`words`)": 10}
 ALONE: Final = "alone"
 DEFAULT: Final = "10 (`words`)"
 K: Final = 5
-WORDS: Final = 100
-"""Words of a passage, about."""
 
 
 def main() -> None:
@@ -88,17 +86,10 @@ def found(part: Part, asked: Sequence[Turn], home: Path) -> list[tuple[Passage, 
 
 
 def split(document: Mapping[str, Any]) -> list[Passage]:
-    """Return a document as passages of about :data:`WORDS` words."""
-    words = document["text"].split()
-    count = max(1, round(len(words) / WORDS))
-    bounds = [len(words) * part // count for part in range(count + 1)]
+    """Return a document as passages of about 100 words."""
     return [
-        Passage(
-            f"{document['id']}-{part}",
-            document.get("title", ""),
-            " ".join(words[bounds[part] : bounds[part + 1]]),
-        )
-        for part in range(count)
+        Passage(f"{document['id']}-{part}", document.get("title", ""), text)
+        for part, text in enumerate(pieces(document["text"]))
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,11 @@ def rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file of JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+def pieces(text: str, words: int = 100) -> list[str]:
+    """Split a text into pieces of about so many words; one piece at least."""
+    all_words = text.split()
+    count = max(1, round(len(all_words) / words))
+    bounds = [len(all_words) * part // count for part in range(count + 1)]
+    return [" ".join(all_words[start:end]) for start, end in pairwise(bounds)]
