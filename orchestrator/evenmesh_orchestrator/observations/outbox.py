@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,7 +126,9 @@ class Outbox:
             raise Unavailable(
                 "OUTBOX_UNAVAILABLE", f"cannot create the folder {self._path.parent}: {error.strerror}"
             ) from error
-        _make_private(self._path)
+        with contextlib.suppress(OSError):  # found when the file is opened
+            sqlite_file.keep_owners_rights(self._path.parent)
+        sqlite_file.make_private(self._path)
         with _unavailable():
             connection = sqlite_file.connect(
                 self._path, synchronous=self._synchronous, timeout_s=_LOCK_TIMEOUT_S, threads=True
@@ -379,24 +379,6 @@ def _full(tenant: str) -> Unavailable:
     return Unavailable(
         "OUTBOX_FULL", f"tenant {tenant} has filled its share of the outbox until the evaluator is back"
     )
-
-
-def _make_private(path: Path) -> None:
-    """Create a file if it is missing, and take the rights of all others to it and to its folder.
-
-    SQLite gives the files beside it the same rights. The owner gets none that were taken from it: what it
-    cannot write, or cannot change, is found when the file is opened.
-    """
-    with contextlib.suppress(OSError):
-        _keep_owners_rights(path.parent)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    for one in (path, *(path.with_name(f"{path.name}-{part}") for part in ("wal", "shm"))):
-        with contextlib.suppress(OSError):
-            _keep_owners_rights(one)
-
-
-def _keep_owners_rights(path: Path) -> None:
-    path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,3 +60,21 @@ def write_ahead(cursor: Any, pause: Callable[[float], object] = time.sleep) -> N
             if not left or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
         pause(_PAUSE_S)
+
+
+def make_private(path: Path) -> None:
+    """Create a database file if it is missing, and take all others' rights to it and the files beside it.
+
+    The owner gets no right that was taken from it. What it cannot write, or cannot change, is found when the
+    file is opened.
+    """
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for one in (path, *(path.with_name(f"{path.name}-{part}") for part in ("wal", "shm"))):
+        with suppress(OSError):
+            keep_owners_rights(one)
+
+
+def keep_owners_rights(path: Path) -> None:
+    """Take the rights of all but the owner to a file or a folder."""
+    path.chmod(path.stat().st_mode & stat.S_IRWXU)

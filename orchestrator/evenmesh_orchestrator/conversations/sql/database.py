@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.storage.sql import SqlDatabase, now_us
+from evenmesh_kit.storage.sqlite_file import make_private
 from evenmesh_orchestrator.conversations.sql.schema import SCHEMA
 
 _CACHE_KIB: Final = 2_048
@@ -103,12 +102,7 @@ class Database:
 
 
 def _make_private(path: Path) -> None:
-    """Create a file if it is missing, and take the rights of all others to it: it holds what users said.
-
-    SQLite gives the files beside it the same rights. What cannot be written, or cannot be changed, is found
-    when it is opened.
-    """
+    """Create the file, which holds what users said, and its folder if missing; let no other use it."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        path.chmod(path.stat().st_mode & stat.S_IRWXU)
+    make_private(path)
