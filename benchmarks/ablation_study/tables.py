@@ -59,7 +59,9 @@ def summarize(to: Path = OUT) -> None:
                     continue
                 of_set = share(rows, of_row)
                 row = {"model": name, "order": order, "measure": measure, "seeds": len(rows)}
-                shares.append(row | of_set | {_MEAN: sum(of_set.values()) / len(of_set)})
+                of_seed = (_mean(share({seed: some}, of_row)) for seed, some in rows.items())
+                by_seed = " ".join(f"{one:.4f}" for one in of_seed)
+                shares.append(row | of_set | {_MEAN: _mean(of_set), "by_seed": by_seed})
     claims = [
         row | {"verdict": verdict(claim, row) if row["data"] == _MEAN else ""}
         for claim in CLAIMS
@@ -69,6 +71,10 @@ def summarize(to: Path = OUT) -> None:
     csv_rows.write(to / "claims.csv", claims)
     beside = [row for claim in BESIDE for row in compared(known, claim) if row["data"] == _MEAN]
     csv_rows.write(to / "beside.csv", beside)
+
+
+def _mean(of_set: Mapping[str, float]) -> float:
+    return sum(of_set.values()) / len(of_set)
 
 
 def tables(folder: Path = OUT) -> dict[str, str]:
@@ -95,19 +101,26 @@ def _shares(rows: Sequence[Mapping[str, str]], measure: str) -> list[dict[str, s
     for row in rows:
         if row["measure"] != measure:
             continue
-        of_bm25 = measure == RECALL and row["order"] == "BM25's"
+        ranks = measure == RECALL
+        of_bm25 = ranks and row["order"] == "BM25's"
+        by_seed = " ".join(_per_cent(one) for one in row["by_seed"].split())
         if of_bm25 and seen:
             continue
         seen |= of_bm25
         found.append(
             {
                 "model": "BM25" if of_bm25 else f"`{row['model']}`",
-                **({} if measure == RECALL else {"five passages": row["order"]}),
+                **({} if ranks else {"five passages": row["order"]}),
                 "seeds": "" if of_bm25 else row["seeds"],
-                **{name: f"{100 * float(row[name]):.1f}" for name in (*SETS, _MEAN)},
+                **{name: _per_cent(row[name]) for name in (*SETS, _MEAN)},
+                **({"by seed": "" if of_bm25 else by_seed} if ranks else {}),
             }
         )
     return sorted(found, key=lambda row: row["model"] != "BM25")
+
+
+def _per_cent(value: str) -> str:
+    return f"{100 * float(value):.1f}"
 
 
 def _claims(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

@@ -108,7 +108,8 @@ def values(name: str, *, p: bool = False) -> tuple[float, ...]:
             columns = [
                 key for key in rows[0] if (P_VALUE.search(key) is not None) == p and not END.search(key)
             ]
-            found += [float(row[key]) for row in rows for key in columns if _is_number(row[key])]
+            cells = [cell for row in rows for key in columns for cell in _split(key, row[key])]
+            found += [float(cell) for cell in cells if _is_number(cell)]
     for path in sorted((STUDIES / name).glob("*.json")):
         if not path.name.startswith("weights") and not p:
             found += _leaves(json.loads(path.read_text(encoding="utf-8")))
@@ -117,6 +118,11 @@ def values(name: str, *, p: bool = False) -> tuple[float, ...]:
         shown = [SPAN.sub("", line) for line in lines]
         found += [_number(one) for line in shown for one in re.findall(NUMBER, line)]
     return tuple(sorted(one for one in found if one == one))
+
+
+def _split(column: str, cell: str) -> list[str]:
+    """Return the numbers of a cell: several, if it has one of each seed."""
+    return cell.split() if column == "by_seed" else [cell]
 
 
 def _leaves(tree: object) -> list[float]:
