@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -13,6 +14,7 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_retriever.backends.segments.files.mapping import load, mapped
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.domain import Lexical, Passage
+from evenmesh_retriever.ports import CannotStart
 
 DESCRIPTORS, COLLECTIONS = 64, 90
 SCRIPT = f"""
@@ -105,3 +107,15 @@ async def test_only_the_owner_may_enter_the_folder_of_collections(open_store, tm
         os.umask(before)
     assert root.stat().st_mode & 0o777 == 0o700
     assert (root / ".lock").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_start_does_not_make_the_folder_of_collections_writable(open_store, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    root = tmp_path / "collections"
+    root.mkdir()
+    root.chmod(0o555)
+    try:
+        with suppress(CannotStart):  # unless the user is root, who may write everywhere
+            await open_store()
+        assert root.stat().st_mode & 0o777 == 0o500
+    finally:
+        root.chmod(0o700)
