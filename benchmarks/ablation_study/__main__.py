@@ -30,10 +30,11 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=Path("build/ablation-study"), help="for models")
     parser.add_argument("seed", type=int, choices=SEEDS)
     parser.add_argument("variant", nargs="*", help=f"default: all of {', '.join(VARIANTS)}")
+    parser.add_argument("--threads", type=int, default=1, help="of the processor; default: 1")
     given = parser.parse_args()
     if unknown := set(given.variant) - VARIANTS.keys():
         parser.error(f"no variant {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}")
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
     for name in given.variant or VARIANTS:
         if records.path(name, given.seed).is_file():
             continue

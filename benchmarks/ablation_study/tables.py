@@ -103,7 +103,6 @@ def _shares(rows: Sequence[Mapping[str, str]], measure: str) -> list[dict[str, s
             continue
         ranks = measure == RECALL
         of_bm25 = ranks and row["order"] == "BM25's"
-        by_seed = " ".join(_per_cent(one) for one in row["by_seed"].split())
         if of_bm25 and seen:
             continue
         seen |= of_bm25
@@ -113,7 +112,7 @@ def _shares(rows: Sequence[Mapping[str, str]], measure: str) -> list[dict[str, s
                 **({} if ranks else {"five passages": row["order"]}),
                 "seeds": "" if of_bm25 else row["seeds"],
                 **{name: _per_cent(row[name]) for name in (*SETS, _MEAN)},
-                **({"by seed": "" if of_bm25 else by_seed} if ranks else {}),
+                **({"by seed": "" if of_bm25 else _per_cents(row["by_seed"])} if ranks else {}),
             }
         )
     return sorted(found, key=lambda row: row["model"] != "BM25")
@@ -121,6 +120,10 @@ def _shares(rows: Sequence[Mapping[str, str]], measure: str) -> list[dict[str, s
 
 def _per_cent(value: str) -> str:
     return f"{100 * float(value):.1f}"
+
+
+def _per_cents(values: str) -> str:
+    return " ".join(map(_per_cent, values.split()))
 
 
 def _claims(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

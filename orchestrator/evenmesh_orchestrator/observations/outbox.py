@@ -19,6 +19,7 @@ from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.storage import sqlite_file
 from evenmesh_kit.storage.failures import DatabaseFailure, describe_failure, failure_of
+from evenmesh_kit.storage.rights import keep_owners_rights
 from evenmesh_orchestrator.observations import schema
 from evenmesh_orchestrator.observations.shares import TENANT_SHARE, DynamicShares
 
@@ -127,7 +128,7 @@ class Outbox:
                 "OUTBOX_UNAVAILABLE", f"cannot create the folder {self._path.parent}: {error.strerror}"
             ) from error
         with contextlib.suppress(OSError):  # found when the file is opened
-            sqlite_file.keep_owners_rights(self._path.parent)
+            keep_owners_rights(self._path.parent)
         sqlite_file.make_private(self._path)
         with _unavailable():
             connection = sqlite_file.connect(

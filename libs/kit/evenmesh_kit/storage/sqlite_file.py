@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from evenmesh_kit.storage.rights import keep_owners_rights
 
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.02
@@ -73,8 +74,3 @@ def make_private(path: Path) -> None:
     for one in (path, *(path.with_name(f"{path.name}-{part}") for part in ("wal", "shm"))):
         with suppress(OSError):
             keep_owners_rights(one)
-
-
-def keep_owners_rights(path: Path) -> None:
-    """Take the rights of all but the owner to a file or a folder."""
-    path.chmod(path.stat().st_mode & stat.S_IRWXU)

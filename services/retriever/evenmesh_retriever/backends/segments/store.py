@@ -21,7 +21,7 @@ from evenmesh.wire import deadline
 from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, NotFound, Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
-from evenmesh_kit.storage import sqlite_file
+from evenmesh_kit.storage.rights import keep_owners_rights
 from evenmesh_retriever.backends.segments.building import compaction, embedding
 from evenmesh_retriever.backends.segments.building.compaction import Candidate
 from evenmesh_retriever.backends.segments.building.writer import (
@@ -144,7 +144,7 @@ class SegmentStore(CollectionStore):
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(PermissionError):  # another user's, who shares it
-                sqlite_file.keep_owners_rights(self._root)
+                keep_owners_rights(self._root)
             self._loop = asyncio.get_running_loop()
             self._lease = await self._pool.run(
                 partial(

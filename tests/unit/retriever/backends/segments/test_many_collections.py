@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -76,7 +77,7 @@ def test_a_mapped_file_holds_no_descriptor_and_cannot_be_written(tmp_path: Path,
         raw[0] = 1
 
 
-async def test_the_number_of_collections_is_bounded_by_tenant_and_in_all(open_store) -> None:  # type: ignore[no-untyped-def]
+async def test_the_number_of_collections_is_bounded_by_tenant_and_in_all(open_store: Any) -> None:
     quotas = Quotas(tenant_collections=Limit(2, "TENANT_SETTING"), collections=Limit(3, "SETTING"))
     store = await open_store(quotas=quotas)
     loud, quiet = store.of("loud"), store.of("quiet")
@@ -96,7 +97,7 @@ async def test_the_number_of_collections_is_bounded_by_tenant_and_in_all(open_st
     assert [one.name for one in quiet.list()] == ["another", "mine"]
 
 
-async def test_only_the_owner_may_enter_the_folder_of_collections(open_store, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+async def test_only_the_owner_may_enter_the_folder_of_collections(open_store: Any, tmp_path: Path) -> None:
     root = tmp_path / "collections"
     root.mkdir(mode=0o755)
     before = os.umask(0o022)
@@ -109,7 +110,9 @@ async def test_only_the_owner_may_enter_the_folder_of_collections(open_store, tm
     assert (root / ".lock").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_start_does_not_make_the_folder_of_collections_writable(open_store, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+async def test_a_start_does_not_make_the_folder_of_collections_writable(
+    open_store: Any, tmp_path: Path
+) -> None:
     root = tmp_path / "collections"
     root.mkdir()
     root.chmod(0o555)
