@@ -138,7 +138,7 @@ class Ask:
     adds_words: bool = False
     """Whether ``search``, if any, is the question followed by words of earlier turns."""
     turns: Sequence[Turn] = ()
-    """Earlier turns for the model, oldest first; only with a template that shows them."""
+    """Earlier turns for the model, oldest first; none with a template that does not show them."""
     template: str = ""
     conversation: (
         Callable[[Pool, Sequence[Answered]], Awaitable[evaluator_pb.ObservedConversation]] | None

@@ -358,6 +358,22 @@ async def test_passages_are_judged_within_a_conversation(model: LanguageModel) -
     assert caught.value.field == "turns"
 
 
+async def test_an_answer_is_within_a_conversation(model: LanguageModel) -> None:
+    """Templates show earlier turns; the pointer model takes none."""
+    kinds = model.describe().augmentations
+    kind = Augmentation.IN_PROMPT if Augmentation.IN_PROMPT in kinds else kinds[0]
+    request = _request(model, augmentation=kind)
+    turns = (Turn(SENTENCES[2], SENTENCES[3]),)
+    alone = await model.generate(request, Cancellation())
+    within = await model.generate(replace(request, turns=turns), Cancellation())
+    if model.describe().takes_template:
+        assert within.dropped_turns == 0
+        assert within.prompt_tokens > alone.prompt_tokens
+    else:
+        assert within.dropped_turns == len(turns)
+        assert within.prompt_tokens == alone.prompt_tokens
+
+
 async def test_a_deadline_that_passed_is_said_so(model: LanguageModel) -> None:
     over = Deadline.after(0)
     with pytest.raises(DeadlineExceeded):

@@ -155,7 +155,7 @@ async def test_three_turns_are_measured_as_by_hand(mesh: Mesh) -> None:
     assert run.conversation_relevance.mean == pytest.approx(last.so_far.relevance)
 
 
-async def test_a_model_knows_of_earlier_turns_through_a_template_or_by_their_words(mesh: Mesh) -> None:
+async def test_a_model_knows_of_earlier_turns(mesh: Mesh) -> None:
     async with talking(mesh) as stream:
         await stream.take("Where does the Danube rise?", **stream.first())
         events = await stream.take(
@@ -173,10 +173,15 @@ async def test_a_model_knows_of_earlier_turns_through_a_template_or_by_their_wor
         assert mesh.retriever.asked[-1].query == "And then?"
         assert not mesh.generator.asked[-1].turns
         assert not mesh.generator.asked[-1].contextual_question
-        words = await stream.take("And then?", options={"history": pb.ConversationOptions.HISTORY_WORDS})
+        assert not mesh.generator.asked[-1].template
+        words = await stream.take("And then?", options={"history_turns": 2})
         assert mesh.generator.asked[-1].question == "And then?"
         assert mesh.generator.asked[-1].contextual_question == words[0].looked_for
-        assert words[0].looked_for == "And then? end Danube rise"
+        assert words[0].looked_for == "And then? end"
+        assert [turn.question for turn in mesh.generator.asked[-1].turns] == [
+            "And where does it end?",
+            "And then?",
+        ]
 
 
 async def test_the_prompt_of_an_ask_is_that_of_its_turns(mesh: Mesh) -> None:

@@ -25,7 +25,8 @@ from evenmesh_generator.domain import (
 )
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.prompts.fitting import RANKING_TEMPLATE, TEXT_TEMPLATE
+from evenmesh_generator.runtime.prompts.choice import TEXT_TEMPLATE
+from evenmesh_generator.runtime.prompts.fitting import RANKING_TEMPLATE
 from evenmesh_generator.settings import ModelSource
 from evenmesh_kit.settings import SettingsError
 from tests.support import tiny_models, triton_models, vllm_server

@@ -64,7 +64,7 @@ class Generation(AsyncCalls):
             template: prompt by name, for contexts with passages; None for the model's default.
             decoding: how tokens are chosen; four beams without it.
             turns: earlier turns of the conversation, oldest first, at most 100: question and answer of each.
-                Only with a template that shows them.
+                A template must use them.
             timeout: seconds all of it may take.
 
         Raises:

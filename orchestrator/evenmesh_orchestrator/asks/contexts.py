@@ -15,10 +15,10 @@ from evenmesh_core import group_shares, plackett_luce
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_kit.rpc.policies import GroupSharesPolicy, Target, find_policy, policy_message
 from evenmesh_orchestrator.asks.merit import relevance_kind
-from evenmesh_orchestrator.domain import Contexts, Sampling
+from evenmesh_orchestrator.domain import Ask, Contexts, Sampling
 
 BATCH_BYTES: Final = 4 * 2**20
-"""Most passages of the contexts that are answered in one call, unless one alone has more: the generator takes
+"""Most bytes of the prompts that are answered in one call, unless one alone has more: the generator takes
 16 MiB, and the prompts of a call are copied several times. Bytes."""
 
 
@@ -129,9 +129,12 @@ def distinct(contexts: Contexts, num_answers: int) -> list[tuple[IntArray, tuple
     return [(contexts.rows[group[0]], tuple(group)) for group in samples.values()]
 
 
-def batch_size(passages: Sequence[Passage], k: int, most: int) -> int:
-    """Return how many contexts of ``k`` of these passages one call answers, [1, most]."""
-    largest = sum(nlargest(k, (one.ByteSize() for one in passages)))
+def batch_size(ask: Ask, passages: Sequence[Passage], k: int, most: int) -> int:
+    """Return how many contexts of ``k`` of these passages one call answers, [1, most].
+
+    Each context is sent with the question and the earlier turns.
+    """
+    largest = ask.prompt(()).ByteSize() + sum(nlargest(k, (one.ByteSize() for one in passages)))
     return max(1, min(most, BATCH_BYTES // max(1, largest)))
 
 

@@ -172,7 +172,7 @@ class GenerationStage:
         self, ask: Ask, pool: Pool, groups: Sequence[_Group], clock: Clock
     ) -> AsyncGenerator[Event, None]:
         """Answer the other contexts in batches, with the stream's default decoding: greedy."""
-        size = rankings.batch_size(pool.passages, len(groups[0][0]), self._config.batch_size)
+        size = rankings.batch_size(ask, pool.passages, len(groups[0][0]), self._config.batch_size)
         in_flight = asyncio.Semaphore(self._config.batches_in_flight)
 
         async def answer(chunk: Sequence[_Group]) -> Sequence[Answer | MeshError]:

@@ -177,7 +177,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         expression=expression,
         search=_search_text(request, question),
         adds_words=not request.search,
-        turns=tuple(request.turns) if request.template else (),
+        turns=tuple(request.turns if request.template else request.turns[-DEFAULT_HISTORY_TURNS:]),
         template=_name("template", request.template),
         fusion=_fusion(request, reranker),
         drawn_seed=seeds.drawn,

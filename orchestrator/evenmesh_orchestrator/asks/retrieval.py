@@ -70,7 +70,7 @@ class RetrievalStage:
         if not pool.passages:
             degradations.append(_NO_PASSAGES)
             # The generator rejects a mode or template that takes passages when there are none.
-            ask = replace(ask, augmentation=generator_pb.AUGMENTATION_UNSPECIFIED, template="", turns=())
+            ask = replace(ask, augmentation=generator_pb.AUGMENTATION_UNSPECIFIED, template="")
         return Found(ask, pool, gathered, degradations)
 
     async def _search(self, ask: Ask, clock: Clock) -> Pool:

@@ -123,7 +123,7 @@ class Auditor:
         answers = Answers(
             lambda rows: self._answer(audit.ask, pool, rows, clock),
             contexts_to_answer(levels),
-            batch_size=batch_size(pool.passages, audit.ask.k, self._config.batch_size),
+            batch_size=batch_size(audit.ask, pool.passages, audit.ask.k, self._config.batch_size),
             in_flight=self._config.batches_in_flight,
         )
         reported: set[str] = set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from evenmesh.evaluator.v1.evaluator_service_pb2 import EvaluateConversationResponse, ObservedConversation
+from evenmesh.generator.v1.generator_service_pb2 import Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
@@ -104,7 +105,7 @@ class TurnHandler:
             ask,
             search="" if text == ask.question else text,
             adds_words=options.history == pb.ConversationOptions.HISTORY_WORDS or degraded is not None,
-            turns=conversation.exchanges if options.template else (),
+            turns=_shown(conversation, ask),
             template=options.template or ask.template,
             conversation=None,
         )
@@ -178,6 +179,19 @@ class TurnHandler:
         if isinstance(outcome, HandledFailure):
             return words, outcome.degraded
         return outcome or words, None
+
+
+def _shown(conversation: Conversation, ask: Ask) -> Sequence[Turn]:
+    """Return the earlier turns for the model: all with the template of the conversation, else the newest.
+
+    An ask may name a template that does not show turns.
+    """
+    options = conversation.options
+    if options.template:
+        return conversation.exchanges
+    if ask.template or options.history == pb.ConversationOptions.HISTORY_NONE:
+        return ()
+    return conversation.exchanges[-options.history_turns :]
 
 
 def _record(ask: Ask, pool: Pool | None, answers: Sequence[Answered]) -> TurnRecord:

@@ -54,10 +54,11 @@ def of_answers(requests: Iterable[GenerationRequest], model: ModelDescription) -
     read: dict[object, int] = {}
     written = rows = longest = 0
     for request in requests:
-        own = _question_size(request) + _turns_size(request.turns)
+        own = _question_size(request)
         asked = request.contextual_question or request.question
         if request.augmentation is Augmentation.FUSION_IN_DECODER:
             most = _most_alone(model)
+            own += _turns_size(request.turns) if request.template else 0  # the default shows none
             parts: dict[object, int] = {}
             spare = max(0, model.max_passage_pairs - len(request.passages))
             for one in request.passages:
@@ -68,7 +69,7 @@ def of_answers(requests: Iterable[GenerationRequest], model: ModelDescription) -
                 spare -= further
                 parts[asked, one.title, one.text] = _read(size, most) + further * most
         else:
-            size = own + sum(_passage_size(passage) for passage in request.passages)
+            size = own + _turns_size(request.turns) + sum(map(_passage_size, request.passages))
             parts = {request: _read(size, model.max_input_tokens)}
         read |= {key: max(cost, read.get(key, 0)) for key, cost in parts.items()}
         drafts = request.augmentation in (Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION)

@@ -72,8 +72,8 @@ class Decoding:
 class GenerationRequest:
     """A question, its passages (best first) and how to answer.
 
-    ``augmentation`` None and ``template`` "" leave the choice to the model; ``turns``, oldest first, are for
-    templates that show them; ``tenant`` owns what the model keeps of it, empty where there are no tenants.
+    ``augmentation`` None and ``template`` "" leave the choice to the model; ``turns``, oldest first, are read
+    by models with templates; ``tenant`` owns what the model keeps of it, empty where there are no tenants.
     ``contextual_question``, if any, is read in place of ``question`` by models without templates, up to what
     they can read.
     """
@@ -154,7 +154,8 @@ class Answer:
     ``prompt_tokens`` and ``completion_tokens`` count what was read and written, the end token included;
     ``log_probability`` is the sum, in nats, over the written tokens, of the model's own distribution (before
     temperature, nucleus and forced tokens); ``dropped_passages`` did not fit and were left out, last ones
-    first; ``cut_passages`` were shown, but cut at their end; ``dropped_turns`` were left out, oldest first;
+    first; ``cut_passages`` were shown, but cut at their end; ``dropped_turns`` were left out, oldest first,
+    or have no place in the model's own template;
     ``confidence``: calibrated probability that it is right, [0, 1], None of models that have none; ``span``:
     where the text stands, None unless it is copied from one passage;
     ``model_version`` is that of the model that answered, empty where :class:`ModelDescription` states it;
@@ -204,3 +205,8 @@ class ModelDescription:
     max_passage_pairs: int = 0
     max_beams: int = 16
     reads_context: bool = False
+
+    @property
+    def takes_template(self) -> bool:
+        """Whether it reads prompts of templates, and earlier turns in them."""
+        return "pointer" not in (self.engine, self.runtime)

@@ -176,6 +176,14 @@ class Generator:
         name = model or self._default
         return name if name in self._models else ""
 
+    def as_read(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request without what its model does not read of a conversation.
+
+        A request for a model that does not exist is returned as it is.
+        """
+        name = self.name_of(request.model)
+        return _as_read(request, self._models[name].describe()) if name else request
+
     async def stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | GeneratedAnswer, None]:
@@ -270,7 +278,10 @@ class Generator:
         description = judge.describe()
         if not description.scores_relevance:
             raise FailedPrecondition("NO_RELEVANCE", f"{description.name} cannot judge relevance")
-        _check_turns(request)
+        if request.turns and not request.template:
+            raise InvalidField(
+                "turns", "need a template that shows them; name one, see docs/guides/prompts.md"
+            )
         if request.template:
             self._templates.judging(request.template, turns=bool(request.turns))
         ids = [passage.id for passage in request.passages]
@@ -308,9 +319,8 @@ class Generator:
         if takes_passages != bool(request.passages):
             need = "needs at least one passage" if takes_passages else "takes no passages"
             raise InvalidField("passages", f"{augmentation.value} {need}")
-        _check_turns(request)
         if request.template:
-            if "pointer" in (description.engine, description.runtime):
+            if not description.takes_template:
                 raise InvalidField(
                     "template",
                     f"{description.name} reads passages in a form of its own and takes no template",
@@ -321,10 +331,9 @@ class Generator:
         if request.decoding.max_new_tokens > most:
             raise InvalidField("decoding.max_new_tokens", f"must be at most {most} for {description.name}")
         return model, replace(
-            request,
+            _as_read(request, description),
             augmentation=augmentation,
             decoding=_decoding(request.decoding, description),
-            contextual_question=request.contextual_question if description.reads_context else "",
         )
 
 
@@ -459,6 +468,15 @@ def _with_draft(request: GenerationRequest, draft: _Output) -> GenerationRequest
     return replace(request, augmentation=Augmentation.IN_PROMPT, passages=(written,))
 
 
+def _as_read(request: GenerationRequest, model: ModelDescription) -> GenerationRequest:
+    """Return the request without what the model does not read of a conversation."""
+    return replace(
+        request,
+        turns=request.turns if model.takes_template else (),
+        contextual_question=request.contextual_question if model.reads_context else "",
+    )
+
+
 def _without_ids(request: GenerationRequest) -> GenerationRequest:
     """Return the request without ids, so that contexts of the same texts are equal."""
     return replace(
@@ -499,8 +517,3 @@ def _decoding(decoding: Decoding, model: ModelDescription) -> Decoding:
     if decoding.num_beams > model.max_beams and decoding.beams_named:
         raise InvalidField("decoding.num_beams", f"must be at most {model.max_beams} for {model.name}")
     return replace(decoding, num_beams=min(decoding.num_beams, model.max_beams), beams_named=True)
-
-
-def _check_turns(request: GenerationRequest | RelevanceRequest) -> None:
-    if request.turns and not request.template:
-        raise InvalidField("turns", "need a template that shows them; name one, see docs/guides/prompts.md")

@@ -85,7 +85,7 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         failures = self._metrics.failures(gen_ai.TEXT_COMPLETION, model)
         with self._spans.answering([decoded], model, stream=True) as span, failures:
             async with (
-                self._admission.admit(_work(decoded)),
+                self._admission.admit(_work(self.engine.as_read(decoded))),
                 aclosing(self.engine.stream(decoded, cancel)) as parts,
             ):
                 async for part in parts:
@@ -196,9 +196,12 @@ def _reading(request: GenerationRequest | RelevanceRequest) -> int:
     """Return the tokens to read when the question, and what was said before it, goes with each passage,
     about.
     """
-    once = len(request.question) + sum(len(one.question) + len(one.answer) for one in request.turns)
+    once = len(request.question)
+    turns = sum(len(one.question) + len(one.answer) for one in request.turns)
+    passages = request.passages or (Passage("", "", ""),)
     if isinstance(request, GenerationRequest):
         once = max(once, len(request.contextual_question))
-    passages = request.passages or (Passage("", "", ""),)
-    characters = sum(once + len(one.title) + len(one.text) for one in passages)
+    # The default templates show turns once, beside all passages.
+    rows = len(passages) if request.template else 1
+    characters = rows * turns + sum(once + len(one.title) + len(one.text) for one in passages)
     return 1 + characters // _BYTES_PER_TOKEN

@@ -58,6 +58,7 @@ class Scribe:
         self.name = name
         self.augmentations = augmentations
         self.judges = judges
+        self.runtime = ""
         self.reads_context = False
         self.unavailable: MeshError | None = None
         self.relevance: dict[str, float] = {}
@@ -76,6 +77,7 @@ class Scribe:
             500,
             100,
             self.augmentations,
+            runtime=self.runtime,
             reads_context=self.reads_context,
         )
 
@@ -194,12 +196,6 @@ async def test_unspecified_augmentation_is_the_models_default(generator: Generat
             "must be at most 100 for first",
         ),
         (
-            GenerationRequest("q", (A,), turns=(Turn("q", "a"),)),
-            InvalidField,
-            "turns",
-            "need a template that shows them",
-        ),
-        (
             GenerationRequest("q", (A,), template="ra-x", turns=(Turn("q", "a"),)),
             InvalidField,
             "turns",
@@ -226,6 +222,17 @@ async def test_turns_go_to_the_answer_and_not_to_the_draft(generator: Generator,
     draft, plain = first.asked
     assert (draft.template, draft.turns) == ("eor-compression", ())
     assert plain.turns == turns
+
+
+async def test_turns_go_to_models_that_read_templates(generator: Generator, first: Scribe) -> None:
+    request = GenerationRequest("q", (A,), turns=(Turn("before", "yes"),))
+    await generator.batch([request], Cancellation())
+    first.runtime = "pointer"
+    await generator.batch([request, replace(request, turns=())], Cancellation())
+    assert [one.turns for one in first.asked] == [request.turns, ()], "requests without turns are equal"
+    assert generator.as_read(request).turns == ()
+    unknown = replace(request, model="unknown")
+    assert generator.as_read(unknown) == unknown
 
 
 async def test_a_model_writes_its_own_background_and_answers_from_it(
@@ -612,6 +619,24 @@ def test_a_question_in_its_context_counts_as_far_as_it_is_read() -> None:
     assert cost("x" * 50) == 1 + 75 + 2 + 4 + 60
     # 64 tokens of two characters, and 640 // 64 for the tokens of all of it.
     assert cost("x" * 640) == 1 + 124 + 3 + 5 + 60
+
+
+def test_turns_count_where_a_template_shows_them() -> None:
+    model = replace(Scribe("m").describe(), max_passage_tokens=256)
+    passages = tuple(Passage(str(at), "", str(at) * 99) for at in range(2))
+
+    def cost(augmentation: Augmentation, template: str, *turns: Turn) -> int:
+        request = GenerationRequest("q", passages, augmentation=augmentation, template=template, turns=turns)
+        return call_cost.of_answers([replace(request, decoding=Decoding(max_new_tokens=1))], model)
+
+    said = Turn("x" * 100, "y" * 100)
+    # A prompt of 199 and 399 characters: 1 + size // 2 + size // 64. A row: 4, and 1 or 2 for its tokens. A step: 60.
+    assert cost(Augmentation.IN_PROMPT, "") == 1 + 99 + 3 + 5 + 60
+    assert cost(Augmentation.IN_PROMPT, "", said) == 1 + 199 + 6 + 6 + 60
+    # Two pairs of 100 or 300 characters each.
+    fused = Augmentation.FUSION_IN_DECODER
+    assert cost(fused, "", said) == cost(fused, "") == 2 * (1 + 50 + 1) + 5 + 60
+    assert cost(fused, "chat-one", said) == 2 * (1 + 150 + 4) + 7 + 60
 
 
 def test_a_passage_read_with_one_question_counts_once() -> None:

@@ -72,7 +72,7 @@ def test_what_is_searched_for_and_the_prompt_can_be_others_than_the_questions() 
         ask(search="x" * 8193)
 
 
-def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_turns_by_its_template() -> None:
+def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_the_turns() -> None:
     turns = [
         generator_pb.Turn(question="How do I oil a chain?", answer="By hand."),
         generator_pb.Turn(question="And a zipper?", answer=""),
@@ -80,8 +80,7 @@ def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_turns_b
     read = ask(question="How often?", turns=turns)
     # Newest first, without function words and what the question has already.
     assert read.search_text == "How often? zipper oil chain"
-    assert not read.turns
-    assert list(ask(question="How often?", turns=turns, template="t").turns) == turns
+    assert list(read.turns) == turns
     assert ask(question="How often?", turns=turns, search="oil").search_text == "oil"
     assert ask(question="zipper", turns=turns[1:]).search == ""
 
@@ -89,7 +88,10 @@ def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_turns_b
 def test_an_ask_searches_for_words_of_as_many_turns_as_a_conversation() -> None:
     turns = [generator_pb.Turn(question=f"And w{place}?") for place in range(12)]
     words = " ".join(f"w{place}" for place in range(11, 1, -1))
-    assert ask(question="How often?", turns=turns).search_text == f"How often? {words}"
+    read = ask(question="How often?", turns=turns)
+    assert read.search_text == f"How often? {words}"
+    assert list(read.turns) == turns[2:]
+    assert list(ask(question="How often?", turns=turns, template="t").turns) == turns
     assert Options().history_turns == 10
 
 

@@ -51,10 +51,10 @@ def chat(
         ),
     ] = None,
     history: Annotated[
-        str, typer.Option(help="How the search uses earlier turns: none, words or rewrite.")
+        str, typer.Option(help="How search and model use earlier turns: none, words or rewrite.")
     ] = "words",
     history_turns: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 10.")
+        int | None, typer.Option(min=1, max=100, help="Earlier turns that search and model use. Default: 10.")
     ] = None,
     template: Annotated[
         str | None,

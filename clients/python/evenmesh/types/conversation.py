@@ -39,11 +39,12 @@ class ConversationOptions(TypedDict, total=False):
 
     Attributes:
         targets: shares that groups should have; without any there is no report.
-        history: how the search uses earlier turns; "words" by default.
-        history_turns: earlier turns that it is made of, the newest ones, 1 to 100; 10 without it.
+        history: how the search uses earlier turns; "words" by default. With "none" the model reads none,
+            either, unless there is a template.
+        history_turns: earlier turns that search and model use, the newest ones, 1 to 100; 10 without it.
         template: prompt template that shows the model earlier turns, such as ``rankrag-answer-conversation``;
-            without it the model is given each question alone. The bundled model, which takes none, is given
-            words of earlier turns with it.
+            all that fit, then. Without it the model's own for conversations. The bundled model, which takes
+            none, reads words of earlier turns behind the question.
         patience: words a user reads before giving up; 1,250 without it.
         relevance_weight: weight of relevance in the combined value, 0 to 1; 0.5 without it.
         cumulative: whether a turn's distribution comes from all turns so far, not from its own sources.

@@ -117,7 +117,8 @@ class Answer:
         member: the expression that led to it, in an ensemble; empty otherwise.
         dropped_passages: passages that did not fit and were left out, last ones first.
         cut_passages: passages that were shown but cut at their end.
-        dropped_turns: earlier turns of a conversation that did not fit and were left out, oldest first.
+        dropped_turns: earlier turns of a conversation that were left out, oldest first: they did not fit, or
+            the model's default template does not use turns.
         cost: what it cost.
         confidence: calibrated probability that it is right, the span or the abstention, in [0, 1]; None of
             models that have none.

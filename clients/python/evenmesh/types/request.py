@@ -103,8 +103,8 @@ class AskOptions(TypedDict, total=False):
         search: query to retrieve and rank passages for, where that is not the question.
         template: prompt by name, such as ``lamp-4``; the model's own without it.
         turns: earlier turns of a conversation that you hold, oldest first, each a question and its answer; at
-            most 100. Words of the newest 10 help retrieval; the model reads turns with a template that uses
-            them.
+            most 100. Words of the newest 10 help retrieval, and the model reads these 10; all with a
+            template, which must use turns.
     """
 
     collection: str | None

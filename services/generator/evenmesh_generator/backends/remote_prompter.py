@@ -13,14 +13,13 @@ from typing import Final
 from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.prompts.fitting import (
+from evenmesh_generator.runtime.prompts.choice import (
     CHAT_TEMPLATE,
     FREE_TEMPLATE,
-    RANKING_TEMPLATE,
     TEXT_TEMPLATE,
-    Fitted,
-    PromptFitter,
+    TemplateChooser,
 )
+from evenmesh_generator.runtime.prompts.fitting import RANKING_TEMPLATE, Fitted, PromptFitter
 from evenmesh_generator.runtime.prompts.special_tokens import SpecialTokens
 
 _CONTROL: Final = re.compile(
@@ -74,10 +73,12 @@ class RemotePrompter:
         self._templates = templates
         self._options = options
         self._specials = SpecialTokens(_CONTROL)
-        self._defaults = {
-            Augmentation.IN_PROMPT: options.template or (CHAT_TEMPLATE if options.chat else TEXT_TEMPLATE),
-            Augmentation.RETRIEVAL_FREE: FREE_TEMPLATE,
-        }
+        self._chooser = TemplateChooser(
+            templates,
+            in_prompt=CHAT_TEMPLATE if options.chat else TEXT_TEMPLATE,
+            free=FREE_TEMPLATE,
+            named=options.template,
+        )
 
     def prompt(self, request: GenerationRequest, most_bytes: int | None = None) -> Fitted[str]:
         """Return what the model reads to answer.
@@ -90,9 +91,7 @@ class RemotePrompter:
             InvalidField: the question does not fit, or the template is none for this model.
         """
         request = self._specials.escape_request(request)
-        augmentation = request.augmentation or Augmentation.IN_PROMPT
-        name = request.template or self._defaults[augmentation]
-        template = self._templates.suiting(name, augmentation, turns=bool(request.turns))
+        template = self._chooser.of(request)
         most = self._most_bytes(request.decoding.max_new_tokens) if most_bytes is None else most_bytes
         fitter = PromptFitter(template, request.question, most, str, size_of, self._too_long)
         return fitter.fit(request.passages, request.turns)

@@ -499,9 +499,18 @@ def test_fusion_drops_turns_until_every_row_fits(folders: dict[str, Path]) -> No
     assert len(prompt.rows[0]) < len(prompt.rows[1])
 
 
-def test_turns_a_template_does_not_show_are_refused(folders: dict[str, Path]) -> None:
+def test_turns_that_a_default_template_does_not_show_are_counted(folders: dict[str, Path]) -> None:
+    prompter = _prompter(folders["t5"])
+    fused = _request(augmentation=Augmentation.FUSION_IN_DECODER)
+    prompt = prompter.prompt(replace(fused, turns=TURNS))
+    assert prompt.dropped_turns == len(TURNS)
+    assert prompt.rows == prompter.prompt(fused).rows
+
+
+def test_turns_that_a_named_template_does_not_show_are_refused(folders: dict[str, Path]) -> None:
+    fused = _request(augmentation=Augmentation.FUSION_IN_DECODER, template="fusion-in-decoder", turns=TURNS)
     with pytest.raises(InvalidField, match="no place for earlier turns") as caught:
-        _prompter(folders["t5"]).prompt(_request(turns=TURNS, augmentation=Augmentation.FUSION_IN_DECODER))
+        _prompter(folders["t5"]).prompt(fused)
     assert caught.value.field == "turns"
 
 

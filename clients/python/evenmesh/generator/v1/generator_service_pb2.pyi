@@ -184,8 +184,10 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
-        """Earlier turns of the conversation, oldest first; at most 100. Only with a template that uses them, such as
-        `rankrag-answer-conversation`; empty means a question outside a conversation.
+        """Earlier turns of the conversation, oldest first; at most 100. A named template must use turns, such as
+        `rankrag-answer-conversation`. Without one the model reads them in the default template for conversations; see
+        `Answer.dropped_turns`. A model that takes no template, such as the bundled one, does not read them.
+        Empty means a question outside a conversation.
         """
 
     def __init__(
@@ -352,7 +354,9 @@ class Answer(_message.Message):
     cut_passages: _builtins.int
     """Passages that were cut at their end. Unit: passages. Range: [0, 100]."""
     dropped_turns: _builtins.int
-    """Earlier turns that did not fit and were left out, oldest first. Unit: turns. Range: [0, 100]."""
+    """Earlier turns that were left out, oldest first: they did not fit, or the model's default template, which the
+    operator chose or Fusion-in-Decoder has, does not use turns. Unit: turns. Range: [0, 100].
+    """
     confidence: _builtins.float
     """Calibrated probability that the answer is right: the span, or the abstention. Unset of models that have none.
     Unit: probability. Range: [0, 1].

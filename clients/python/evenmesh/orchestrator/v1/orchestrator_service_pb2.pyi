@@ -202,8 +202,9 @@ class AskRequest(_message.Message):
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[_generator_service_pb2.Turn]:
         """Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
-        adds words of the newest 10 that the question lacks. With a `template` that uses turns the model reads them; a model
-        that takes no template, such as the bundled one, reads the question with the added words, as many as fit.
+        adds words of the newest 10 that the question lacks. The model reads the newest 10, or all of them with a `template`,
+        which must use turns; a model that takes no template, such as the bundled one, reads the question with the added
+        words, as many as fit.
         Not in a turn of `Converse`, which holds its turns itself.
         """
 
@@ -1215,7 +1216,7 @@ class ConversationOptions(_message.Message):
         HISTORY_UNSPECIFIED: ConversationOptions._History.ValueType  # 0
         """Not set: words."""
         HISTORY_NONE: ConversationOptions._History.ValueType  # 1
-        """The turn alone."""
+        """The turn alone; without a `template` the model reads it alone, too."""
         HISTORY_WORDS: ConversationOptions._History.ValueType  # 2
         """The turn, and the words of earlier user turns that it lacks, the newest turn's first, without function
         words.
@@ -1226,12 +1227,12 @@ class ConversationOptions(_message.Message):
         """
 
     class History(_History, metaclass=_HistoryEnumTypeWrapper):
-        """Query for retrieval in a turn after the first."""
+        """What retrieval, and the model without a `template`, use of earlier turns."""
 
     HISTORY_UNSPECIFIED: ConversationOptions.History.ValueType  # 0
     """Not set: words."""
     HISTORY_NONE: ConversationOptions.History.ValueType  # 1
-    """The turn alone."""
+    """The turn alone; without a `template` the model reads it alone, too."""
     HISTORY_WORDS: ConversationOptions.History.ValueType  # 2
     """The turn, and the words of earlier user turns that it lacks, the newest turn's first, without function
     words.
@@ -1253,11 +1254,14 @@ class ConversationOptions(_message.Message):
     history: Global___ConversationOptions.History.ValueType
     """Query for retrieval in a turn after the first."""
     history_turns: _builtins.int
-    """Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 10."""
+    """Number of newest earlier turns that retrieval uses, and the model without a `template`. Unit: turns.
+    Range: [1, 100]. Default: 10.
+    """
     template: _builtins.str
-    """Prompt template with earlier turns, such as `rankrag-answer-conversation`; empty means that the model reads
-    each question alone. A model that takes no template, such as the bundled one, reads it with the words that
-    `HISTORY_WORDS` adds to the search, as many as fit.
+    """Prompt template with earlier turns, such as `rankrag-answer-conversation`, which shows as many as fit. Empty means
+    the template that the ask names, which shows none, or the model's default for conversations. A model that takes
+    no template, such as the bundled one, reads the question with the words that `HISTORY_WORDS` adds to the search,
+    as many as fit.
     """
     patience: _builtins.int
     """Words a user reads before giving up. Unit: words. Range: [1, 1000000]. Default: 1250."""

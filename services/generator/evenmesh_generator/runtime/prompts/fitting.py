@@ -1,7 +1,7 @@
 """Fit a template with its question, passages and turns into what a model reads.
 
 A prompt that does not fit loses turns, the oldest first, then whole passages from the end, then the end of
-its only passage; the question is never cut.
+its only passage; the question is never cut. A template without a place for turns loses all of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,6 @@ Row = TypeVar("Row")
 
 RANKING_TEMPLATE: Final = "rankrag-context-ranking"
 """The prompt whose P(True) is the relevance (Yu et al., 2024, appendix D.1)."""
-CHAT_TEMPLATE: Final = "eor-retrieval-augmented-llama2-chat"
-"""The prompt of a model that follows instructions."""
-TEXT_TEMPLATE: Final = "rankrag-answer"
-"""The prompt of a decoder without a chat template."""
-FREE_TEMPLATE: Final = "eor-retrieval-free-llama2-chat"
-"""The prompt of a decoder that is shown no passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,9 @@ class PromptFitter(Generic[Row]):
         return Fitted(row, len(passages) - kept, int(cut), len(turns) - len(shown))
 
     def turns_that_fit(self, turns: Sequence[Turn], shown: Sequence[Sequence[Passage]]) -> Sequence[Turn]:
-        """Return the newest turns with which each of ``shown`` fits."""
+        """Return the newest turns with which each of ``shown`` fits; none if the template shows none."""
+        if not self.template.shows_turns:
+            return ()
         if not turns or not shown:
             return turns
 

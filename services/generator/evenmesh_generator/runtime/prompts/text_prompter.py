@@ -11,14 +11,14 @@ from evenmesh.wire.errors import FailedPrecondition, InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, RelevanceRequest
 from evenmesh_generator.prompts import Template, TemplateLibrary
 from evenmesh_generator.runtime.networks.protocol import Prompt
-from evenmesh_generator.runtime.prompts.detokenizer import IncrementalDetokenizer
-from evenmesh_generator.runtime.prompts.fitting import (
+from evenmesh_generator.runtime.prompts.choice import (
     CHAT_TEMPLATE,
     FREE_TEMPLATE,
-    RANKING_TEMPLATE,
     TEXT_TEMPLATE,
-    PromptFitter,
+    TemplateChooser,
 )
+from evenmesh_generator.runtime.prompts.detokenizer import IncrementalDetokenizer
+from evenmesh_generator.runtime.prompts.fitting import RANKING_TEMPLATE, PromptFitter
 from evenmesh_generator.runtime.prompts.special_tokens import SpecialTokens
 from evenmesh_generator.runtime.prompts.transcript import Transcript
 from evenmesh_generator.template_sandbox import MOST_CHARACTERS
@@ -99,11 +99,12 @@ class TextPrompter:
         self._start = () if start is None or not encodes else (start,)
         self._most_input = most_input
         self.chats = not encodes and bool(tokenizer.chat_template)
-        self._defaults = {
-            Augmentation.IN_PROMPT: template or self._default_template(),
-            Augmentation.FUSION_IN_DECODER: "fusion-in-decoder",
-            Augmentation.RETRIEVAL_FREE: "question" if encodes else FREE_TEMPLATE,
-        }
+        self._chooser = TemplateChooser(
+            templates,
+            in_prompt=self._default_template(),
+            free="question" if encodes else FREE_TEMPLATE,
+            named=template,
+        )
         self._verdicts = self._find_verdicts()
 
     @property
@@ -114,12 +115,10 @@ class TextPrompter:
     def prompt(self, request: GenerationRequest) -> Prompt:
         """Return what the model reads to answer."""
         request = self._specials.escape_request(request)
-        augmentation = request.augmentation or Augmentation.IN_PROMPT
-        name = request.template or self._defaults[augmentation]
-        template = self._templates.suiting(name, augmentation, turns=bool(request.turns))
+        template = self._chooser.of(request)
         limit = self._most_input - (0 if self._encodes else request.decoding.max_new_tokens)
         fitter = self._fitter(template, request.question, limit, self._prompt_tokens)
-        if augmentation is Augmentation.FUSION_IN_DECODER:
+        if request.augmentation is Augmentation.FUSION_IN_DECODER:
             turns = fitter.turns_that_fit(request.turns, [[passage] for passage in request.passages])
             made = [fitter.row_of(passage, turns) for passage in request.passages]
             return Prompt(

@@ -146,8 +146,10 @@ export type GenerateRequest = Message<"evenmesh.generator.v1.GenerateRequest"> &
   decoding?: Decoding | undefined;
 
   /**
-   * Earlier turns of the conversation, oldest first; at most 100. Only with a template that uses them, such as
-   * `rankrag-answer-conversation`; empty means a question outside a conversation.
+   * Earlier turns of the conversation, oldest first; at most 100. A named template must use turns, such as
+   * `rankrag-answer-conversation`. Without one the model reads them in the default template for conversations; see
+   * `Answer.dropped_turns`. A model that takes no template, such as the bundled one, does not read them.
+   * Empty means a question outside a conversation.
    *
    * @generated from field: repeated evenmesh.generator.v1.Turn turns = 7;
    */
@@ -349,7 +351,8 @@ export type Answer = Message<"evenmesh.generator.v1.Answer"> & {
   cost?: Cost | undefined;
 
   /**
-   * Earlier turns that did not fit and were left out, oldest first. Unit: turns. Range: [0, 100].
+   * Earlier turns that were left out, oldest first: they did not fit, or the model's default template, which the
+   * operator chose or Fusion-in-Decoder has, does not use turns. Unit: turns. Range: [0, 100].
    *
    * @generated from field: uint32 dropped_turns = 12;
    */

@@ -236,8 +236,9 @@ export type AskRequest = Message<"evenmesh.orchestrator.v1.AskRequest"> & {
 
   /**
    * Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
-   * adds words of the newest 10 that the question lacks. With a `template` that uses turns the model reads them; a model
-   * that takes no template, such as the bundled one, reads the question with the added words, as many as fit.
+   * adds words of the newest 10 that the question lacks. The model reads the newest 10, or all of them with a `template`,
+   * which must use turns; a model that takes no template, such as the bundled one, reads the question with the added
+   * words, as many as fit.
    * Not in a turn of `Converse`, which holds its turns itself.
    *
    * @generated from field: repeated evenmesh.generator.v1.Turn turns = 27;
@@ -1286,16 +1287,18 @@ export type ConversationOptions = Message<"evenmesh.orchestrator.v1.Conversation
   history: ConversationOptions_History;
 
   /**
-   * Number of newest earlier turns to use. Unit: turns. Range: [1, 100]. Default: 10.
+   * Number of newest earlier turns that retrieval uses, and the model without a `template`. Unit: turns.
+   * Range: [1, 100]. Default: 10.
    *
    * @generated from field: optional uint32 history_turns = 2;
    */
   historyTurns?: number | undefined;
 
   /**
-   * Prompt template with earlier turns, such as `rankrag-answer-conversation`; empty means that the model reads
-   * each question alone. A model that takes no template, such as the bundled one, reads it with the words that
-   * `HISTORY_WORDS` adds to the search, as many as fit.
+   * Prompt template with earlier turns, such as `rankrag-answer-conversation`, which shows as many as fit. Empty means
+   * the template that the ask names, which shows none, or the model's default for conversations. A model that takes
+   * no template, such as the bundled one, reads the question with the words that `HISTORY_WORDS` adds to the search,
+   * as many as fit.
    *
    * @generated from field: string template = 3;
    */
@@ -1353,7 +1356,7 @@ export const ConversationOptionsSchema: GenMessage<ConversationOptions> = /*@__P
   messageDesc(file_evenmesh_orchestrator_v1_orchestrator_service, 18);
 
 /**
- * Query for retrieval in a turn after the first.
+ * What retrieval, and the model without a `template`, use of earlier turns.
  *
  * @generated from enum evenmesh.orchestrator.v1.ConversationOptions.History
  */
@@ -1366,7 +1369,7 @@ export enum ConversationOptions_History {
   UNSPECIFIED = 0,
 
   /**
-   * The turn alone.
+   * The turn alone; without a `template` the model reads it alone, too.
    *
    * @generated from enum value: HISTORY_NONE = 1;
    */
