@@ -27,7 +27,12 @@ Ask = orchestrator_pb2.AskResponse
 
 
 def answered(
-    text: str = "every 200 kilometres", samples: tuple[int, ...] = (0,), *, dropped: int = 0, cut: int = 0
+    text: str = "every 200 kilometres",
+    samples: tuple[int, ...] = (0,),
+    *,
+    dropped: int = 0,
+    cut: int = 0,
+    turns: int = 0,
 ) -> Ask:
     """A finished answer that cites the first passage."""
     return Ask(
@@ -43,6 +48,7 @@ def answered(
                 engine="pointer",
                 dropped_passages=dropped,
                 cut_passages=cut,
+                dropped_turns=turns,
                 cost=generator_pb2.Cost(
                     queue_ms=0.5,
                     first_token_ms=4,

@@ -108,11 +108,19 @@ def test_empty_answers_are_named(mesh: ScriptedMesh, capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ([answered(dropped=2, cut=1)], ["2 passages left out", "1 passage cut at the end"]),
+        (
+            [answered(dropped=2, cut=1)],
+            [
+                "too long for the model: 2 passages left out",
+                "too long for the model: 1 passage cut at the end",
+            ],
+        ),
         (
             [answered(dropped=2), answered("often", (1,), dropped=1)],
-            ["3 passages of 2 contexts left out"],
+            ["too long for the model: 3 passages of 2 contexts left out"],
         ),
+        ([answered(turns=1)], ["the model did not read 1 earlier turn"]),
+        ([answered(turns=2), answered("often", (1,), turns=3)], ["the model did not read 3 earlier turns"]),
         ([answered()], []),
     ],
 )
@@ -124,9 +132,7 @@ def test_what_the_model_did_not_read_is_said(
     assert main(["ask", "How often?"]) == 0
 
     out = lines(capsys.readouterr().out)
-    assert [line for line in out if line.startswith("!")] == [
-        f"! too long for the model: {one}" for one in said
-    ]
+    assert [line for line in out if line.startswith("!")] == [f"! {one}" for one in said]
 
 
 def test_retrievers_are_listed_the_default_first(mesh: ScriptedMesh, capsys: Output) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HELP: Final = (
     ("/target SPEC", "measure fairness against a target; /target off: against none; /target: show it"),
     ("/report", "relevance and group fairness so far, group by group"),
-    ("/history HOW", "search with none of the earlier turns, with their words, or with a rewrite"),
+    ("/history HOW", "search and answer without earlier turns, or search with their words or a rewrite"),
     ("/reset", "begin another conversation"),
     ("/help", "show these lines"),
     ("/quit", "end, as Ctrl-D does; Ctrl-C ends the turn in progress, then the chat"),
@@ -291,7 +291,7 @@ class _TurnView:
 
     def show(self, event: "TurnEvent") -> None:
         """Show one event."""
-        from evenmesh.commands.views import show_confidence
+        from evenmesh.commands.views import left_out, show_confidence
         from evenmesh.types.conversation import ConversationReport, LookedFor
         from evenmesh.types.events import Answer, Degraded, Delta, Done, Failed, Retrieved
 
@@ -315,6 +315,8 @@ class _TurnView:
                     title = self._titles.get(one.passage_id) or one.passage_id
                     self._screen.line(f"  [{place}] {title}  {one.provider}  {one.passage_id}", style="cyan")
                 show_confidence(self._screen, event)
+                for line in left_out([event]):
+                    self._screen.note(f"! {line}", style="yellow")
             case Failed(message=message, reason=reason) | Degraded(message=message, reason=reason):
                 self.line.end()
                 self._screen.note(f"! {message} ({reason})", style="yellow")

@@ -154,7 +154,7 @@ def show_result(
         )
         if policy is not None:
             show_policy(screen, policy)
-    for line in (*_left_out(result.answers), *_failures(result.failures)):
+    for line in (*left_out(result.answers), *_failures(result.failures)):
         _warn(screen, line)
     for degraded in result.degradations:
         _warn(screen, _degradation(degraded))
@@ -366,8 +366,8 @@ def _cells(estimate: Estimate, pattern: str) -> tuple[str, str, str]:
     return mean, interval, f"{estimate.count:,}"
 
 
-def _left_out(answers: Sequence[Answer]) -> list[str]:
-    """Return lines on ranked passages that did not fit the model."""
+def left_out(answers: Sequence[Answer]) -> list[str]:
+    """Return lines on ranked passages and earlier turns that the model did not read."""
     lines = []
     for count, what in (
         (sum(answer.dropped_passages for answer in answers), "left out"),
@@ -376,6 +376,8 @@ def _left_out(answers: Sequence[Answer]) -> list[str]:
         if count:
             where = f" of {len(answers)} contexts" if len(answers) > 1 else ""
             lines.append(f"too long for the model: {count} passage{'s' if count > 1 else ''}{where} {what}")
+    if turns := max((answer.dropped_turns for answer in answers), default=0):
+        lines.append(f"the model did not read {turns} earlier turn{'s' if turns > 1 else ''}")
     return lines
 
 

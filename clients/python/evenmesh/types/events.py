@@ -113,7 +113,7 @@ class Answer:
         log_probability: of the written tokens, in nats.
         model: name of the model that answered.
         model_version: its version.
-        engine: engine that ran it: ``transformers``, ``pointer``, ``ctranslate2`` or ``triton``.
+        engine: engine that ran it: ``transformers``, ``pointer``, ``ctranslate2``, ``triton`` or ``openai``.
         member: the expression that led to it, in an ensemble; empty otherwise.
         dropped_passages: passages that did not fit and were left out, last ones first.
         cut_passages: passages that were shown but cut at their end.
