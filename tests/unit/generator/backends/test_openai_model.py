@@ -49,7 +49,8 @@ async def _answer(model: Any, request: GenerationRequest) -> Answer:
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
 async def test_what_is_sent(api: str) -> None:
-    source = {"api": api, "request": {"chat_template_kwargs": {"enable_thinking": False}}}
+    further = {"chat_template_kwargs": {"enable_thinking": False}, "stop": ["\nUser:"]}
+    source = {"api": api, "request": further}
     async with (
         serving(scripted_openai.made_up()) as server,
         scripted_openai.opened(server.url, source=source) as (model,),
@@ -81,7 +82,7 @@ async def test_what_is_sent(api: str) -> None:
         "temperature": 0.0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "chat_template_kwargs": {"enable_thinking": False},
+        **further,
     }
     assert (sampled["temperature"], sampled["top_p"], sampled["seed"]) == (0.7, 0.9, 2**62)
     assert (whole["seed"], "top_p" in whole) == (0, False)
