@@ -19,12 +19,12 @@ from benchmarks import command
 from benchmarks.history_turns import PAGE, PARTS, Part, Turn, drawn, read, shown
 from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, pieces, rows
+from evenmesh_core import earlier_words
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage
 from evenmesh_generator.ports import Cancellation, LanguageModel
 from evenmesh_lab.studies import Bootstrap
-from evenmesh_orchestrator.conversations import history
 
 DEPTHS: Final = {"alone": 0, "1 turn": 1, "3": 3, "10 (`words`)": 10}
 """Earlier user turns whose words the model reads behind the question, by column."""
@@ -66,7 +66,8 @@ def found(part: Part, asked: Sequence[Turn], home: Path) -> list[tuple[Passage, 
     from benchmarks.rerank_table.scoring import FirstStages, standardized  # imports PyTorch
 
     searched = [
-        history.balanced(one.question, contextual(one, DEPTHS[DEFAULT]) or one.question) for one in asked
+        earlier_words.balanced(one.question, contextual(one, DEPTHS[DEFAULT]) or one.question)
+        for one in asked
     ]
     passages = [
         passage
@@ -95,7 +96,7 @@ def split(document: Mapping[str, Any]) -> list[Passage]:
 
 def contextual(turn: Turn, depth: int) -> str:
     """Return the question followed by words of the newest earlier turns; empty where it has none of them."""
-    text = history.words(turn.question, turn.earlier[-depth:] if depth else ())
+    text = earlier_words.words(turn.question, turn.earlier[-depth:] if depth else ())
     return "" if text == turn.question else text
 
 

@@ -20,12 +20,12 @@ import numpy as np
 from benchmarks import command
 from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, rows
+from evenmesh_core import earlier_words
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_generator.domain import Passage
 from evenmesh_lab.studies import Bootstrap
-from evenmesh_orchestrator.conversations import history
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "guides" / "conversations.md"
 DEPTHS: Final = {"0 (`none`)": 0, "5": 5, "10 (`words`)": 10, "10, the turn once": 10}
@@ -114,8 +114,8 @@ def drawn(of: Iterable[Turn], least: int, seed: int = SEED) -> list[Turn]:
 def searched(turn: Turn, column: str) -> str:
     """Return what is searched for."""
     depth = DEPTHS[column]
-    text = history.words(turn.question, turn.earlier[-depth:] if depth else ())
-    return text if column == ONCE else history.balanced(turn.question, text)
+    text = earlier_words.words(turn.question, turn.earlier[-depth:] if depth else ())
+    return text if column == ONCE else earlier_words.balanced(turn.question, text)
 
 
 def ndcg(part: Part, asked: Sequence[Turn], home: Path) -> dict[str, FloatArray]:

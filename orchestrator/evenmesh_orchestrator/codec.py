@@ -19,11 +19,11 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
+from evenmesh_core.earlier_words import balanced
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.rpc.policies import set_target
 from evenmesh_kit.rpc.statuses import item_error
-from evenmesh_orchestrator.conversations.history import balanced
 from evenmesh_orchestrator.domain import (
     Answered,
     Ask,

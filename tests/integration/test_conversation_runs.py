@@ -16,9 +16,9 @@ import pytest
 from evenmesh import AsyncClient, Client, LookedFor, MeshError
 from evenmesh.local_mesh import read_running
 from evenmesh.types.conversation import group_target
+from evenmesh_core import earlier_words
 from evenmesh_core.group_fairness import Attribute, conversation, parse_transcripts
 from evenmesh_lab.files import read_attributes, read_conversations
-from evenmesh_orchestrator.conversations import history
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support.command_line import kill_at, run_here
@@ -134,7 +134,7 @@ def test_the_bundled_model_reads_a_turn_with_words_of_those_before_it(client: Cl
         talk.answer(QUESTIONS[0])
         turn = "And then?"
         second = talk.answer(turn)
-    query = history.balanced(turn, second.looked_for)
+    query = earlier_words.balanced(turn, second.looked_for)
     read, alone = (
         client.answer(question, search=query, collection=DEMO, reranker="none").answers[0]
         for question in (second.looked_for, turn)

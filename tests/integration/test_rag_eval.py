@@ -106,6 +106,33 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
     assert killed.read_bytes() == whole.read_bytes()
 
 
+def test_a_turn_is_answered_as_by_an_ask_with_its_turns(
+    mesh: RunningMesh, client: Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "turns.jsonl"
+    before = {"question": QUESTIONS[0].question, "answer": QUESTIONS[0].answers[0]}
+    line = {"id": "t", "question": "And how often?", "answers": ["x"], "turns": [before]}
+    path.write_text(json.dumps(line) + "\n")
+
+    said_here(mesh, str(path), tmp_path / "out", "-c", DEMO, "--reranker", "none", "-n", "6", "-k", "2")
+
+    (record,) = read_all(tmp_path / "out" / "answers.jsonl", AnsweredRecord)
+    result = client.answer(
+        "And how often?",
+        turns=[(before["question"], before["answer"])],
+        collection=DEMO,
+        retriever="bm25",
+        reranker="none",
+        depth=6,
+        k=2,
+        decoding=Decoding(num_beams=1, max_new_tokens=32),
+        observe=False,
+    )
+    assert result.retrieved is not None
+    assert record.context == [passage.id for passage in result.retrieved.passages[:2]]
+    assert record.answer == result.text
+
+
 def test_all_problems_are_reported_before_anything_is_answered(mesh: RunningMesh, tmp_path: Path) -> None:
     data, out = questions(tmp_path), tmp_path / "out"
     options = ("-c", "nowhere", "--model", "nobody", "--reranker", "nothing", "-n", "3")

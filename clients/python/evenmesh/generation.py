@@ -50,6 +50,7 @@ class Generation(AsyncCalls):
         template: str | None = None,
         decoding: Decoding | None = None,
         turns: Sequence[tuple[str, str]] = (),
+        contextual_question: str = "",
         timeout: float,
     ) -> list[WrittenAnswer | Failed]:
         """Return for each context its answer, or the reason for its absence.
@@ -65,6 +66,8 @@ class Generation(AsyncCalls):
             decoding: how tokens are chosen; four beams without it.
             turns: earlier turns of the conversation, oldest first, at most 100: question and answer of each.
                 A template must use them.
+            contextual_question: the question with words of earlier turns, which a model without templates
+                reads in its place.
             timeout: seconds all of it may take.
 
         Raises:
@@ -79,6 +82,7 @@ class Generation(AsyncCalls):
                 "decoding": decoding,
                 "passages": [passage_message(passage) for passage in passages],
                 "turns": [{"question": asked, "answer": answer} for asked, answer in turns],
+                "contextual_question": contextual_question,
             }
             for passages in contexts
         ]

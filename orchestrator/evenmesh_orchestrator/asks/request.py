@@ -17,13 +17,12 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_ns
+from evenmesh_core.earlier_words import EARLIER_TURNS, words
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.exposure_balance import MAX_STRENGTH
 from evenmesh_kit.rpc.policies import target_of
 from evenmesh_kit.security import agents
 from evenmesh_orchestrator.asks.exposure import METRICS
-from evenmesh_orchestrator.conversations import history
-from evenmesh_orchestrator.conversations.options import DEFAULT_HISTORY_TURNS
 from evenmesh_orchestrator.domain import Ask, Balance, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
     MAX_MEMBERS,
@@ -177,7 +176,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         expression=expression,
         search=_search_text(request, question),
         adds_words=not request.search,
-        turns=tuple(request.turns if request.template else request.turns[-DEFAULT_HISTORY_TURNS:]),
+        turns=tuple(request.turns if request.template else request.turns[-EARLIER_TURNS:]),
         template=_name("template", request.template),
         fusion=_fusion(request, reranker),
         drawn_seed=seeds.drawn,
@@ -444,9 +443,9 @@ def _search_text(request: pb.AskRequest, question: str) -> str:
     """Return the text to search for; empty where it is the question."""
     if request.search:
         return checks.text("search", request.search)
-    newest = request.turns[-DEFAULT_HISTORY_TURNS:]
-    words = history.words(question, [turn.question for turn in newest])
-    return "" if words == question else words
+    newest = request.turns[-EARLIER_TURNS:]
+    text = words(question, [turn.question for turn in newest])
+    return "" if text == question else text
 
 
 def _check_seed(field: str, seed: int) -> None:

@@ -10,11 +10,12 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField, MeshError, PermissionDenied
+from evenmesh_core.earlier_words import EARLIER_TURNS
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, check_enum, read_ask
 from evenmesh_orchestrator.conversations.conversation import Conversation
-from evenmesh_orchestrator.conversations.options import DEFAULT_HISTORY_TURNS, Options, Target
+from evenmesh_orchestrator.conversations.options import Options, Target
 from evenmesh_orchestrator.conversations.turns import Measured, SearchText, TurnEnd, TurnEvent
 from evenmesh_orchestrator.domain import Ask
 
@@ -78,7 +79,7 @@ def read_options(message: pb.ConversationOptions) -> Options:
         InvalidField: a bound of the contract is broken.
     """
     check_enum("options.history", message.history, pb.ConversationOptions.History)
-    turns = message.history_turns if message.HasField("history_turns") else DEFAULT_HISTORY_TURNS
+    turns = message.history_turns if message.HasField("history_turns") else EARLIER_TURNS
     if len(message.targets) > _MAX_TARGETS:
         raise InvalidField("options.targets", f"must be at most {_MAX_TARGETS}, has {len(message.targets)}")
     targets = tuple(_target(f"options.targets[{at}]", one) for at, one in enumerate(message.targets))

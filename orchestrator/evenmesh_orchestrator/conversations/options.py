@@ -9,9 +9,7 @@ from typing import Final
 
 from evenmesh.evaluator.v1.evaluator_service_pb2 import AttributeTarget, EvaluateConversationRequest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-
-DEFAULT_HISTORY_TURNS: Final = 10
-"""Default number of earlier turns that retrieval takes into account."""
+from evenmesh_core.earlier_words import EARLIER_TURNS
 
 _SEPARATOR: Final = ";"
 _NONE: Final = Fraction(0)
@@ -53,7 +51,7 @@ class Options:
     """Options of a conversation; ``measure`` says how to measure it, without turns and targets."""
 
     history: pb.ConversationOptions.History.ValueType = pb.ConversationOptions.HISTORY_WORDS
-    history_turns: int = DEFAULT_HISTORY_TURNS
+    history_turns: int = EARLIER_TURNS
     template: str = ""
     targets: tuple[Target, ...] = ()
     entity_attribute: str = ""

@@ -13,14 +13,15 @@ from evenmesh.generator.v1.generator_service_pb2 import Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
+from evenmesh_core.earlier_words import words
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt
 from evenmesh_orchestrator.asks.exposure import offload
 from evenmesh_orchestrator.asks.failure_policy import Step
 from evenmesh_orchestrator.asks.pipeline import Pipeline
-from evenmesh_orchestrator.conversations import history
 from evenmesh_orchestrator.conversations.conversation import Conversation, ConversationState, TurnRecord
 from evenmesh_orchestrator.conversations.evaluation import ConversationEvaluator, evaluation_request
+from evenmesh_orchestrator.conversations.rewriting import rewrite_prompt
 from evenmesh_orchestrator.conversations.sources import cited
 from evenmesh_orchestrator.domain import Answered, Ask, Degraded, Event, Finished, Pool, Retrieved
 from evenmesh_orchestrator.ports import Generator
@@ -164,10 +165,10 @@ class TurnHandler:
         earlier = conversation.exchanges[-options.history_turns :]
         if not earlier or options.history == pb.ConversationOptions.HISTORY_NONE or not ask.reads_passages:
             return ask.question, None
-        words = history.words(ask.question, [turn.question for turn in earlier])
+        longer = words(ask.question, [turn.question for turn in earlier])
         if options.history == pb.ConversationOptions.HISTORY_WORDS:
-            return words, None
-        prompt = history.rewrite_prompt(ask, earlier)
+            return longer, None
+        prompt = rewrite_prompt(ask, earlier)
 
         async def rewrite(budget_s: float) -> str:
             (outcome,) = await self._generator.batch([prompt], timeout_s=budget_s)
@@ -177,8 +178,8 @@ class TurnHandler:
 
         outcome = await attempt(clock, Step.REWRITE, rewrite)
         if isinstance(outcome, HandledFailure):
-            return words, outcome.degraded
-        return outcome or words, None
+            return longer, outcome.degraded
+        return outcome or longer, None
 
 
 def _shown(conversation: Conversation, ask: Ask) -> Sequence[Turn]:

@@ -82,8 +82,7 @@ class AnsweringPlan:
         contexts: passages given to the model, at most each of the depths.
         models: generator's models, each once.
         decoding: how tokens are chosen.
-        template: prompt by name; None for that of the kind of question: a claim, a conversation, or the
-            model's own.
+        template: prompt by name; None for that of claims, and the model's own for others.
         seed: of the draw of questions.
         timeout: seconds for one call.
     """
@@ -156,8 +155,8 @@ class AnsweringPlan:
             "observe": False,
             "query_id": identifier(unit.question.query_id),
         }
-        if unit.question.search is not None:
-            options["search"] = unit.question.search
+        if unit.question.turns:
+            options["turns"] = unit.question.turns
         return options
 
 

@@ -11,6 +11,7 @@ from evenmesh.generation import Generation, WrittenAnswer
 from evenmesh.long_runs import may_pass
 from evenmesh.types.events import AskResult
 from evenmesh.wire.errors import Unavailable
+from evenmesh_core.earlier_words import EARLIER_TURNS, words
 from evenmesh_studies.answering.plan import (
     TIMES,
     AnsweringPlan,
@@ -38,6 +39,10 @@ async def evaluate(
     Raises:
         MeshError: the mesh refuses the question, or fails in a way that may pass.
     """
+    # As in an ask with these turns.
+    template = plan.template or unit.question.template
+    newest = unit.question.turns[-EARLIER_TURNS:]
+    contextual = words(unit.question.asked, [asked for asked, _ in newest]) if newest else ""
     facts: dict[str, str] = {}
     ranked = await _ranked(client, plan, unit, facts)
     answers = []
@@ -48,8 +53,9 @@ async def evaluate(
                 unit.question.asked,
                 [ranked.ranking[:k]],
                 model=model,
-                template=plan.template or unit.question.template,
-                turns=unit.question.turns,
+                template=template,
+                turns=unit.question.turns if template else newest,
+                contextual_question=contextual,
                 decoding=plan.decoding,
                 timeout=plan.timeout,
             )

@@ -86,16 +86,17 @@ class Question:
         return "\n".join([self.question, *(f"{letter}. {text}" for letter, text in self.options)])
 
     @property
-    def search(self) -> str | None:
-        """What passages are searched for, where that is not the question: all that the user asked."""
-        return " ".join([*(asked for asked, _ in self.turns), self.question]) if self.turns else None
+    def so_far(self) -> str:
+        """All that the user asked, as training data are searched for it."""
+        return " ".join([*(asked for asked, _ in self.turns), self.question])
 
     @property
     def template(self) -> str | None:
-        """The prompt of its kind (Yu et al. 2024, appendix D.2); None for the model's own."""
-        if self.claim:
-            return "rankrag-answer-claim"
-        return "rankrag-answer-conversation" if self.turns else None
+        """The prompt of its kind (Yu et al. 2024, appendix D.2); None for the model's own.
+
+        A model's own prompt of a turn shows earlier turns.
+        """
+        return "rankrag-answer-claim" if self.claim else None
 
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType({"T": "True", "F": "False"})

@@ -148,7 +148,7 @@ def rag(
         known = overlap(
             stored,
             {
-                (one.questions.name, asked.query_id): (asked.search or asked.question,)
+                (one.questions.name, asked.query_id): (asked.so_far,)
                 for one in plan.asked
                 for asked in one.questions.questions
             },

@@ -35,9 +35,9 @@ def test_a_claim_has_a_verdict_and_a_turn_its_conversation(write: Write) -> None
         "F",
         {"T": "True", "F": "False"},
     )
-    assert (claim.judged, claim.template, claim.search) == (True, "rankrag-answer-claim", None)
+    assert (claim.judged, claim.template) == (True, "rankrag-answer-claim")
     assert turn.turns == (("How long is it?", "1,230 km"),)
-    assert (turn.template, turn.search) == ("rankrag-answer-conversation", "How long is it? And the Main?")
+    assert (turn.template, turn.so_far) == (None, "How long is it? And the Main?")
 
 
 def test_claims_without_a_verdict_are_errors(write: Write) -> None:

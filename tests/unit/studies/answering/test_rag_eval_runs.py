@@ -145,7 +145,7 @@ async def test_a_question_is_ranked_once_and_answered_from_every_context(
 
 
 async def test_claims_and_conversations_are_asked_by_their_prompts(tmp_path: Path) -> None:
-    """A conversation is searched for by all that the user asked; a template of the plan is for all questions."""
+    """A turn is searched for, and read, with the turns before it; a template of the plan is for all questions."""
     path = tmp_path / "kinds.jsonl"
     turns = [{"question": "7", "answer": "yes"}]
     lines = [
@@ -159,11 +159,14 @@ async def test_claims_and_conversations_are_asked_by_their_prompts(tmp_path: Pat
         plan = plan_of(path, rerankers=["none"], contexts=[1], template=template)
         for unit in plan.units():
             await evaluate(cast(Any, client), cast(Any, generation), plan, unit)
-        assert [options.get("search") for _, options in client.asked] == [None, "7 2", None]
-        assert [(options["template"], options["turns"]) for _, options in generation.asked] == [
-            (template or "rankrag-answer-claim", ()),
-            (template or "rankrag-answer-conversation", (("7", "yes"),)),
-            (template, ()),
+        assert [options.get("turns") for _, options in client.asked] == [None, (("7", "yes"),), None]
+        assert [
+            (options["template"], options["turns"], options["contextual_question"])
+            for _, options in generation.asked
+        ] == [
+            (template or "rankrag-answer-claim", (), ""),
+            (template, (("7", "yes"),), "2 7"),
+            (template, (), ""),
         ]
 
 

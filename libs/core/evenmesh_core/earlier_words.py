@@ -1,4 +1,7 @@
-"""Search texts for turns of a conversation that follow earlier turns."""
+"""Words of earlier turns of a conversation, for what searches or reads the turn after them.
+
+docs/guides/conversations.md has the numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
-from evenmesh_orchestrator.domain import Ask
+EARLIER_TURNS: Final = 10
+"""Default number of earlier turns whose words are added."""
 
 MAX_BYTES: Final = 8_192
 """Longest search text. Bytes."""
 
-REWRITE_TEMPLATE: Final = "question"
-"""Prompt template that consists of the question, which here is the rewriting task."""
-
 _MOST_TIMES: Final = 3
-_MAX_REWRITE_TOKENS: Final = 64
-_MAX_ANSWER_CHARS: Final = 500
 _WORD: Final = re.compile(r"\w+(?:[-'’.]\w+)*")
 _FUNCTION_WORD_LIST: Final = """
 a about above after again all also am an and any are as at be because been before being below between both
@@ -59,7 +57,7 @@ def balanced(question: str, text: str) -> str:
     """Return the text of :func:`words` with the turn repeated, so that earlier turns do not outweigh it.
 
     A retriever weighs words by how often they are there. The turn is there two or three times if it has fewer
-    words than were added; docs/guides/conversations.md has the numbers.
+    words than were added.
 
     Args:
         question: the user's turn.
@@ -77,27 +75,3 @@ def balanced(question: str, text: str) -> str:
             break
         text = longer
     return text
-
-
-def rewrite_prompt(ask: Ask, turns: Sequence[generator_pb.Turn]) -> generator_pb.GenerateRequest:
-    """Return the prompt to rewrite a question so that it can be understood alone.
-
-    Args:
-        ask: the turn.
-        turns: those before it, oldest first; the oldest are left out where all would be too long.
-    """
-    task = "Rewrite the last question so that it can be understood without the conversation.\n"
-    end = f"Last question: {ask.question}\nRewritten question:"
-    included: list[str] = []
-    for turn in reversed(turns):
-        one = f"Question: {turn.question}\nAnswer: {turn.answer[:_MAX_ANSWER_CHARS]}\n"
-        if len((task + one + "".join(included) + end).encode()) > MAX_BYTES:
-            break
-        included.insert(0, one)
-    return generator_pb.GenerateRequest(
-        question=task + "".join(included) + end,
-        model=ask.model,
-        augmentation=generator_pb.AUGMENTATION_RETRIEVAL_FREE,
-        decoding=generator_pb.Decoding(num_beams=1, max_new_tokens=_MAX_REWRITE_TOKENS),
-        template=REWRITE_TEMPLATE,
-    )

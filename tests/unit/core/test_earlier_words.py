@@ -1,18 +1,10 @@
-"""Search texts of turns: words of earlier turns, or a rewriting task for the model."""
+"""Words of earlier turns behind a turn, and the turn repeated so that they do not outweigh it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenmesh.generator.v1.generator_service_pb2 import Turn
-from evenmesh_orchestrator.conversations.history import (
-    MAX_BYTES,
-    REWRITE_TEMPLATE,
-    balanced,
-    rewrite_prompt,
-    words,
-)
-from tests.unit.orchestrator.fakes import ask
+from evenmesh_core.earlier_words import MAX_BYTES, balanced, words
 
 
 def test_words_of_earlier_turns_follow_newest_first_without_function_words() -> None:
@@ -53,26 +45,3 @@ def test_a_repeated_turn_is_no_longer_than_a_query_may_be() -> None:
     text = words(question, ["Donau Rhein"])
     assert len(balanced(question, text).encode()) <= MAX_BYTES
     assert balanced("?", "? Rhein Donau") == "? ? Rhein Donau"
-
-
-def test_the_task_of_a_rewrite_has_the_turns_in_their_order() -> None:
-    turns = [
-        Turn(question="Where does the Danube rise?", answer="In Donaueschingen"),
-        Turn(question="And end?"),
-    ]
-    prompt = rewrite_prompt(ask(question="How long is it?"), turns)
-    assert prompt.question == (
-        "Rewrite the last question so that it can be understood without the conversation.\n"
-        "Question: Where does the Danube rise?\nAnswer: In Donaueschingen\n"
-        "Question: And end?\nAnswer: \n"
-        "Last question: How long is it?\nRewritten question:"
-    )
-    assert (prompt.template, list(prompt.passages)) == (REWRITE_TEMPLATE, [])
-
-
-def test_the_oldest_turns_are_left_out_of_a_task_that_would_be_too_long() -> None:
-    turns = [Turn(question=f"{place} " + "q" * 3000, answer="a" * 5000) for place in range(4)]
-    prompt = rewrite_prompt(ask(question="And?"), turns)
-    assert "Question: 3 " in prompt.question
-    assert "Question: 0 " not in prompt.question
-    assert len(prompt.question.encode()) <= MAX_BYTES
