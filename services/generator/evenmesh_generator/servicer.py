@@ -16,7 +16,7 @@ from evenmesh.generator.v1 import generator_service_pb2_grpc as rpc
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator import codec
-from evenmesh_generator.domain import GenerationRequest, Passage, RelevanceRequest
+from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.engine import GeneratedAnswer, Generator
 from evenmesh_generator.metrics import SCORE_RELEVANCE, GeneratorMetrics
 from evenmesh_generator.ports import Cancellation
@@ -193,15 +193,16 @@ def _work(request: GenerationRequest | RelevanceRequest) -> int:
 
 
 def _reading(request: GenerationRequest | RelevanceRequest) -> int:
-    """Return the tokens to read when the question, and what was said before it, goes with each passage,
-    about.
+    """Return the tokens to read, about.
+
+    The question counts with each passage, and so do turns where passages are read alone.
     """
     once = len(request.question)
     turns = sum(len(one.question) + len(one.answer) for one in request.turns)
     passages = request.passages or (Passage("", "", ""),)
+    rows = len(passages)
     if isinstance(request, GenerationRequest):
         once = max(once, len(request.contextual_question))
-    # The default templates show turns once, beside all passages.
-    rows = len(passages) if request.template else 1
+        rows = rows if request.augmentation is Augmentation.FUSION_IN_DECODER else 1
     characters = rows * turns + sum(once + len(one.title) + len(one.text) for one in passages)
     return 1 + characters // _BYTES_PER_TOKEN
