@@ -13,7 +13,7 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_generator.engine import Generator
 from evenmesh_generator.servicer import GeneratorServicer
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from tests.unit.generator.test_engine import TEMPLATES, Scribe
 
 CAPACITY = 1_000
@@ -27,7 +27,7 @@ def model() -> Scribe:
 
 @pytest.fixture
 def servicer(model: Scribe) -> Iterator[GeneratorServicer]:
-    pool = ComputePool(1, "codec")
+    pool = TenantPool(1, "codec")
     servicer = GeneratorServicer(Admission(CAPACITY, "tokens"), pool)
     servicer.open(Generator([model], TEMPLATES))
     yield servicer
