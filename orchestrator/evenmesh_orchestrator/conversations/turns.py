@@ -165,9 +165,9 @@ class TurnHandler:
         earlier = conversation.exchanges[-options.history_turns :]
         if not earlier or options.history == pb.ConversationOptions.HISTORY_NONE or not ask.reads_passages:
             return ask.question, None
-        longer = words(ask.question, [turn.question for turn in earlier])
+        extended = words(ask.question, [turn.question for turn in earlier])
         if options.history == pb.ConversationOptions.HISTORY_WORDS:
-            return longer, None
+            return extended, None
         prompt = rewrite_prompt(ask, earlier)
 
         async def rewrite(budget_s: float) -> str:
@@ -178,8 +178,8 @@ class TurnHandler:
 
         outcome = await attempt(clock, Step.REWRITE, rewrite)
         if isinstance(outcome, HandledFailure):
-            return longer, outcome.degraded
-        return outcome or longer, None
+            return extended, outcome.degraded
+        return outcome or extended, None
 
 
 def _shown(conversation: Conversation, ask: Ask) -> Sequence[Turn]:
