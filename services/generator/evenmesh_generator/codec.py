@@ -137,6 +137,7 @@ def encode_answer(finished: GeneratedAnswer) -> pb.Answer:
         cut_passages=answer.cut_passages,
         cost=_cost(answer.cost),
         dropped_turns=answer.dropped_turns,
+        cut_question=answer.cut_question,
         confidence=answer.confidence,
         span=None if span is None else pb.Span(passage=span.passage, start=span.start, end=span.end),
     )

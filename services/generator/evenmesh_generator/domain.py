@@ -155,7 +155,8 @@ class Answer:
     ``log_probability`` is the sum, in nats, over the written tokens, of the model's own distribution (before
     temperature, nucleus and forced tokens); ``dropped_passages`` did not fit and were left out, last ones
     first; ``cut_passages`` were shown, but cut at their end; ``dropped_turns`` were left out, oldest first,
-    or have no place in the model's own template;
+    or have no place in the model's own template; ``cut_question``: whether only a part of the question was
+    read;
     ``confidence``: calibrated probability that it is right, [0, 1], None of models that have none; ``span``:
     where the text stands, None unless it is copied from one passage;
     ``model_version`` is that of the model that answered, empty where :class:`ModelDescription` states it;
@@ -170,6 +171,7 @@ class Answer:
     dropped_passages: int = 0
     cut_passages: int = 0
     dropped_turns: int = 0
+    cut_question: bool = False
     confidence: float | None = None
     span: Span | None = None
     model_version: str = field(default="", compare=False)

@@ -19,7 +19,7 @@ def test_without_draws_there_is_no_seed_to_show(capsys: Output) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_turns_and_passages_that_the_model_did_not_read_are_said(capsys: Output) -> None:
+def test_what_the_model_did_not_read_is_said(capsys: Output) -> None:
     answer = Answer(
         text="Oil.",
         samples=(0,),
@@ -34,10 +34,12 @@ def test_turns_and_passages_that_the_model_did_not_read_are_said(capsys: Output)
         dropped_passages=1,
         cut_passages=0,
         dropped_turns=2,
+        cut_question=True,
         cost=Cost(0.5, 4, 9, 60, 30, 2),
     )
     _TurnView(Screen(), as_json=False).show(answer)
     assert capsys.readouterr().err.splitlines() == [
+        "! question too long for the model: it read what ends with a question mark, and words",
         "! too long for the model: 1 passage left out",
         "! the model did not read 2 earlier turns",
     ]

@@ -197,7 +197,7 @@ def test_judgements_out_of_bounds(fields: dict[str, object], field: str) -> None
 
 def test_answers_on_the_wire() -> None:
     cost = Cost(0.001, 0.25, 1.5, 8, 4, 16)
-    answer = Answer("text", FinishReason.LENGTH, 12, 3, -4.5, 2, 1, 5, cost=cost)
+    answer = Answer("text", FinishReason.LENGTH, 12, 3, -4.5, 2, 1, 5, cut_question=True, cost=cost)
     assert codec.encode_answer(GeneratedAnswer(answer, MODEL)) == pb.Answer(
         text="text",
         finish_reason=pb.Answer.FINISH_REASON_LENGTH,
@@ -210,6 +210,7 @@ def test_answers_on_the_wire() -> None:
         dropped_passages=2,
         cut_passages=1,
         dropped_turns=5,
+        cut_question=True,
         cost=pb.Cost(
             queue_ms=0.001 * 1e3,
             first_token_ms=0.25 * 1e3,

@@ -307,9 +307,11 @@ _LIMITS = """## Limits
   better answers. Compare the rows above before relying on it as a reranker.
 - It was trained on Wikipedia paragraphs, mostly with questions written by people who saw the paragraph;
   expect less elsewhere. It does not see earlier turns of a conversation.
-- The service rejects a question of more than 64 tokens. Question and passage together have at most 256; a
-  longer passage is read in pieces that overlap, at most 16 in one answer, and cut after them. The measures
-  above read the first piece.
+- It reads 64 tokens of a question. Of a longer one it reads the sentences that end with a question mark, then
+  words of the others; if those sentences are longer, the service rejects it. Ask without a story before the
+  question: it answers bare questions best.
+- Question and passage together have at most 256 tokens; a longer passage is read in pieces that overlap, at
+  most 16 in one answer, and cut after them. The measures above read the first piece.
 - Markdown is read without its signs; a table cell ends an answer.
 - Errors and bias of the passages show in the answers.
 """

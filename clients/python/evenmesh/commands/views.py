@@ -367,8 +367,10 @@ def _cells(estimate: Estimate, pattern: str) -> tuple[str, str, str]:
 
 
 def left_out(answers: Sequence[Answer]) -> list[str]:
-    """Return lines on ranked passages and earlier turns that the model did not read."""
+    """Return lines on what the model did not read of the question, ranked passages and earlier turns."""
     lines = []
+    if any(answer.cut_question for answer in answers):
+        lines.append("question too long for the model: it read what ends with a question mark, and words")
     for count, what in (
         (sum(answer.dropped_passages for answer in answers), "left out"),
         (sum(answer.cut_passages for answer in answers), "cut at the end"),

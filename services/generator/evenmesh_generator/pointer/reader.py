@@ -133,7 +133,7 @@ class PointerReader:
         laid_out: list[Pair] = []
         texts: list[tuple[Text, ...]] = []
         for question, passages in requests:
-            question_ids = self.tokenizer.ids(question)
+            question_ids = self.tokenizer.question(question)
             texts.append(tuple(self.tokenizer.text(text) for _, text in passages))
             if not passages:
                 laid_out.append(pair(question_ids, (), (), limit=self._limit))

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from evenmesh_generator.pointer.markup import BREAK, CELL, heads_of_cells, readable
+from evenmesh_generator.pointer.questions import asking_first
 
 CLS, SEP, PAD = 101, 102, 0
 LONGEST_PAIR = 256
@@ -21,7 +22,7 @@ LONGEST_PAIR = 256
 MOST_PAIRS = 16
 """Most pairs of one answer, unless it has more passages: long ones are read in several."""
 MAX_QUESTION = 64
-"""Longest question kept, in tokens."""
+"""Longest question read as it is, in tokens. Of a longer one as many are read, of what asks first."""
 MAX_TITLE = 24
 """Longest title kept, in tokens, the colon after it not counted."""
 OVERLAP = 48
@@ -101,6 +102,13 @@ class PairTokenizer:
     def ids(self, text: str) -> tuple[int, ...]:
         """Return the word-piece ids of ``text``, without special tokens."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def question(self, text: str) -> tuple[int, ...]:
+        """Return the word-piece ids of a question, at most :data:`MAX_QUESTION`: those of
+        :func:`~evenmesh_generator.pointer.questions.asking_first` if it has more.
+        """
+        ids = self.ids(text)
+        return ids if len(ids) <= MAX_QUESTION else self.ids(asking_first(text))[:MAX_QUESTION]
 
     def text(self, text: str) -> Text:
         """Return the word-piece ids of ``text`` and where each lies in it; Markdown is read as text."""
@@ -207,7 +215,7 @@ def _with_marks(text: str, offsets: tuple[tuple[int, int], ...]) -> tuple[tuple[
 
 def room(question_ids: Sequence[int], title_ids: Sequence[int], limit: int) -> int:
     """Return how many text tokens fit a pair of at most ``limit`` tokens (at least 1)."""
-    return max(1, limit - 3 - min(len(question_ids), MAX_QUESTION) - len(title_ids))
+    return max(1, limit - 3 - len(question_ids) - len(title_ids))
 
 
 def pair(
@@ -219,9 +227,8 @@ def pair(
     start: int = 0,
 ) -> Pair:
     """Lay out one pair of at most ``limit`` tokens, the text cut to a window from token ``start``."""
-    question = tuple(question_ids[:MAX_QUESTION])
     window = tuple(text_ids[start : start + room(question_ids, title_ids, limit)])
-    head = (CLS, *question, SEP)
+    head = (CLS, *question_ids, SEP)
     return Pair((*head, *title_ids, *window, SEP), len(head), len(head) + len(title_ids))
 
 

@@ -84,6 +84,7 @@ class Task:
             dropped_passages=prompt.dropped_passages,
             cut_passages=prompt.cut_passages,
             dropped_turns=prompt.dropped_turns,
+            cut_question=prompt.cut_question,
             confidence=transcript.confidence(sequence.log_probabilities),
             span=transcript.span,
             cost=Cost(

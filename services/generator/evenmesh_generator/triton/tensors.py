@@ -134,6 +134,7 @@ def read_request(tensors: Mapping[str, Tensor], defaults: Decoding = _NO_DECODIN
 def answer_tensors(answer: Answer) -> dict[str, Tensor]:
     """Return the outputs of the last response."""
     span = None if answer.span is None else astuple(answer.span)
+    grounds = {"confidence": answer.confidence, "span": span, "cut_question": answer.cut_question}
     return {
         "text": texts([answer.text]),
         "finish_reason": texts([answer.finish_reason.value]),
@@ -141,7 +142,7 @@ def answer_tensors(answer: Answer) -> dict[str, Tensor]:
         "log_probability": np.array([answer.log_probability], dtype=np.float64),
         "model_version": texts([answer.model_version]),
         "cost": texts([json.dumps(asdict(answer.cost))]),
-        "grounds": texts([json.dumps({"confidence": answer.confidence, "span": span})]),
+        "grounds": texts([json.dumps(grounds)]),
     }
 
 
@@ -163,6 +164,7 @@ def read_answer(tensors: Mapping[str, Tensor]) -> Answer:
             cost=Cost(**json.loads(_text(tensors, "cost"))),
             confidence=None if confidence is None else float(confidence),
             span=None if span is None else Span(*map(int, span)),
+            cut_question=bool(grounds.get("cut_question")),
             **{name: int(tensors[name][0]) for name in _COUNTS},
         )
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:

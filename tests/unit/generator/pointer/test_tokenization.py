@@ -50,10 +50,18 @@ def test_a_window_fills_the_pair_to_its_limit(tokenizer: PairTokenizer) -> None:
 
 
 def test_a_long_question_is_cut(tokenizer: PairTokenizer) -> None:
-    question = tokenizer.ids("why " * 100)
+    question = tokenizer.question("why " * 100)
+    assert question == tokenizer.ids("why " * MAX_QUESTION)
     made = pair(question, (), tokenizer.ids(TEXT), limit=256)
     assert made.boundary == MAX_QUESTION + 2
     assert made.ids[made.boundary : -1] == tokenizer.ids(TEXT)
+
+
+def test_of_a_long_question_what_asks_is_read_first(tokenizer: PairTokenizer) -> None:
+    story = "I read old tales. " * 20
+    assert tokenizer.question(f"{story}{QUESTION}") == tokenizer.ids(f"{QUESTION} read old tales")
+    fits = f"I read old tales. {QUESTION}"
+    assert tokenizer.question(fits) == tokenizer.ids(fits)
 
 
 def test_an_empty_title_leaves_no_colon(tokenizer: PairTokenizer) -> None:

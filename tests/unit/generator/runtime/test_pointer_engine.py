@@ -197,12 +197,38 @@ def test_relevance_of_more_passages_than_one_chunk_keeps_their_order(model: Lang
         assert alone == pytest.approx(together[at], rel=1e-3)
 
 
-def test_a_question_too_long_is_an_error_and_never_cut(model: LanguageEngine) -> None:
-    question = "word " * 65
-    for contextual in ("", "word"):
-        with pytest.raises(InvalidField, match="has 65 tokens; p reads at most 64") as caught:
-            write(model, _request(question=question, contextual_question=contextual))
-        assert caught.value.field == "question"
+@pytest.mark.parametrize(
+    ("question", "has"),
+    [
+        ("word " * 65, "has 65 tokens and no"),
+        (f"A word. {'Word ' * 64}?", "has 65 tokens in"),
+        (f"{'Word ' * 64}?", "has 65 tokens in"),
+    ],
+)
+@pytest.mark.parametrize("contextual", ["", "word"])
+def test_what_asks_is_never_cut(model: LanguageEngine, question: str, has: str, contextual: str) -> None:
+    why = f"{has} sentences that end with a question mark; p reads at most 64"
+    with pytest.raises(InvalidField, match=why) as caught:
+        write(model, _request(question=question, contextual_question=contextual))
+    assert caught.value.field == "question"
+
+
+@pytest.mark.parametrize("augmentation", [Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT])
+def test_of_a_long_question_what_asks_is_read_first_and_the_answer_says_so(
+    model: LanguageEngine, augmentation: Augmentation
+) -> None:
+    story = "Word word word. " * 30
+    long, _ = write(model, _request(question=f"{story}{QUESTION}", augmentation=augmentation))
+    short, _ = write(model, _request(question=f"{QUESTION} Word", augmentation=augmentation))
+    assert (long.text, long.prompt_tokens, long.log_probability) == (
+        short.text,
+        short.prompt_tokens,
+        short.log_probability,
+    )
+    assert (long.cut_question, short.cut_question) == (True, False)
+    assert _judge(model, f"{story}{QUESTION}", PASSAGES) == pytest.approx(
+        _judge(model, f"{QUESTION} Word", PASSAGES)
+    )
 
 
 def test_a_long_query_is_judged_as_far_as_it_can_be_read(model: LanguageEngine) -> None:

@@ -113,6 +113,7 @@ def test_an_answer_comes_out_as_it_went_in() -> None:
         dropped_passages=1,
         cut_passages=2,
         dropped_turns=3,
+        cut_question=True,
         confidence=0.75,
         span=Span(2, 10, 16),
         model_version="v1",

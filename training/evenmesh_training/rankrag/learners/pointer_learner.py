@@ -214,7 +214,7 @@ class PointerLearner:
 
     def cost(self, example: Example) -> int:
         """Return the tokens of the longest pair."""
-        asked = len(self._ids(example.question))
+        asked = len(self._question_ids(example.question))
         longest = max(len(self._read_ids(one.passage.text)) for one in example.shown)
         return int(min(self._limit, 4 + asked + longest))
 
@@ -307,10 +307,10 @@ class PointerLearner:
         """Write the shipped form: trained tensors in bfloat16, and the configuration."""
         artifact.save(self.model, folder)
 
-    def _ids(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    def _question_ids(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
         found = self._tokens.get(text)
         if found is None:
-            found = np.asarray(self._tokenizer.ids(text), dtype=np.uint16)
+            found = np.asarray(self._tokenizer.question(text), dtype=np.uint16)
             self._tokens[text] = found
         return found
 
@@ -332,7 +332,7 @@ class PointerLearner:
         """Return the pair; the text window starts at the first token, or later so that it holds the
         answer.
         """
-        question = self._ids(example.question).tolist()
+        question = self._question_ids(example.question).tolist()
         title = self._tokenizer.title_ids(one.passage.title)
         text = self._read_ids(one.passage.text).tolist()
         start = 0

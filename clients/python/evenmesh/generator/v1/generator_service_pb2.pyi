@@ -329,6 +329,7 @@ class Answer(_message.Message):
     DROPPED_TURNS_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     SPAN_FIELD_NUMBER: _builtins.int
+    CUT_QUESTION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text; equals the concatenation of the stream's deltas."""
     finish_reason: Global___Answer.FinishReason.ValueType
@@ -361,6 +362,10 @@ class Answer(_message.Message):
     """Calibrated probability that the answer is right: the span, or the abstention. Unset of models that have none.
     Unit: probability. Range: [0, 1].
     """
+    cut_question: _builtins.bool
+    """Whether the question was too long for the model, so that it read the sentences that end with a question mark, and
+    words of the others, as many as fit. Only the bundled model and others of its kind.
+    """
     @_builtins.property
     def cost(self) -> Global___Cost:
         """Cost of the answer."""
@@ -388,10 +393,11 @@ class Answer(_message.Message):
         dropped_turns: _builtins.int = ...,
         confidence: _builtins.float | None = ...,
         span: Global___Span | None = ...,
+        cut_question: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "cost", b"cost", "span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "completion_tokens", b"completion_tokens", "confidence", b"confidence", "cost", b"cost", "cut_passages", b"cut_passages", "dropped_passages", b"dropped_passages", "dropped_turns", b"dropped_turns", "engine", b"engine", "finish_reason", b"finish_reason", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "prompt_tokens", b"prompt_tokens", "span", b"span", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "completion_tokens", b"completion_tokens", "confidence", b"confidence", "cost", b"cost", "cut_passages", b"cut_passages", "cut_question", b"cut_question", "dropped_passages", b"dropped_passages", "dropped_turns", b"dropped_turns", "engine", b"engine", "finish_reason", b"finish_reason", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "prompt_tokens", b"prompt_tokens", "span", b"span", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
@@ -593,7 +599,9 @@ class ScoreRelevanceRequest(_message.Message):
     TOP_K_FIELD_NUMBER: _builtins.int
     TOLERANCE_FIELD_NUMBER: _builtins.int
     question: _builtins.str
-    """The question; 1 to 8,192 bytes, not only white space. The bundled model judges by its first 64 tokens."""
+    """The question; 1 to 8,192 bytes, not only white space. The bundled model judges by 64 tokens:
+    of a longer question by the sentences that end with a question mark, and words of the others.
+    """
     model: _builtins.str
     """Model by name; empty means the server's default."""
     normalization: Global___ScoreRelevanceRequest.Normalization.ValueType

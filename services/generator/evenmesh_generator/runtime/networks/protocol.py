@@ -30,6 +30,7 @@ class Prompt:
         dropped_passages: passages that did not fit, last ones first.
         cut_passages: passages cut at their end.
         dropped_turns: turns that did not fit, oldest first.
+        cut_question: whether only a part of the question is read.
         tenant: owner of what is kept of it.
         spans: texts of which the answer must be a span, or an abstention; None: it may be anything.
         shown: with ``spans`` the tokens of each passage's text that are read.
@@ -41,6 +42,7 @@ class Prompt:
     dropped_passages: int = 0
     cut_passages: int = 0
     dropped_turns: int = 0
+    cut_question: bool = False
     tenant: str = ""
     spans: tuple[Block, ...] | None = None
     shown: tuple[int, ...] = ()

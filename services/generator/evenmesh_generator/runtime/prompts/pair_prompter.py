@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
+from evenmesh_generator.pointer.questions import asking
 from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (
@@ -66,9 +67,9 @@ class PairPrompter:
 
     def prompt(self, request: GenerationRequest) -> Prompt:
         """Return one row per passage, one for all passages (in-prompt), or the question alone."""
-        question = self._question(request)
+        question, cut = self._question(request)
         if request.augmentation is Augmentation.IN_PROMPT and request.passages:
-            return self._together(question, request)
+            return self._together(question, request, cut_question=cut)
         texts = [self._text(passage.text, request.tenant) for passage in request.passages]
         made: list[Pair] = []
         shown = []
@@ -88,6 +89,7 @@ class PairPrompter:
             tuple(one.boundary for one in made),
             cut_passages=sum(len(text.ids) > most for text, most in zip(texts, shown, strict=True)),
             dropped_turns=len(request.turns),
+            cut_question=cut,
             spans=_blocks(texts, shown),
             shown=tuple(shown),
         )
@@ -99,20 +101,26 @@ class PairPrompter:
         return SpanTranscript(passages, texts, prompt.shown, self._tokenizer, self._confidence)
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
-        """Return one pair per passage. A question that is too long is read as far as it fits."""
+        """Return one pair per passage. Of a question that is too long, what asks is read first."""
         self._check_template(request.template)
-        question = self._tokenizer.ids(request.question)[:MAX_QUESTION]
+        question = self._tokenizer.question(request.question)
         made = [self._pair(question, passage, request.tenant) for passage in request.passages]
         return [Prompt((one.ids,), (self._relevance,), (one.boundary,)) for one in made]
 
-    def _question(self, request: GenerationRequest) -> tuple[int, ...]:
+    def _question(self, request: GenerationRequest) -> tuple[tuple[int, ...], bool]:
+        """Return what is read of the question, and whether that is less than all of it."""
         self._check_template(request.template)
         ids = self._tokenizer.ids(request.question)
-        if len(ids) > MAX_QUESTION:
-            raise InvalidField(
-                "question", f"has {len(ids)} tokens; {self._name} reads at most {MAX_QUESTION}"
-            )
-        return self._tokenizer.ids(request.contextual_question)[:MAX_QUESTION] or ids
+        if len(ids) <= MAX_QUESTION:
+            return self._tokenizer.ids(request.contextual_question)[:MAX_QUESTION] or ids, False
+        asked = self._tokenizer.ids(asking(request.question))
+        if 0 < len(asked) <= MAX_QUESTION:
+            return self._tokenizer.question(request.question), True
+        has = f"{len(asked)} tokens in" if asked else f"{len(ids)} tokens and no"
+        raise InvalidField(
+            "question",
+            f"has {has} sentences that end with a question mark; {self._name} reads at most {MAX_QUESTION}",
+        )
 
     def _check_template(self, template: str) -> None:
         if template:
@@ -120,7 +128,9 @@ class PairPrompter:
                 "template", f"{self._name} reads passages in a form of its own and takes no template"
             )
 
-    def _together(self, question: tuple[int, ...], request: GenerationRequest) -> Prompt:
+    def _together(
+        self, question: tuple[int, ...], request: GenerationRequest, *, cut_question: bool
+    ) -> Prompt:
         space = room(question, (), self._most)
 
         def tokens(passages: Sequence[Passage]) -> tuple[int, ...]:
@@ -138,6 +148,7 @@ class PairPrompter:
             dropped_passages=len(request.passages) - kept,
             cut_passages=int(len(ids) > space),
             dropped_turns=len(request.turns),
+            cut_question=cut_question,
             spans=_blocks(texts, shown),
             shown=shown,
         )
