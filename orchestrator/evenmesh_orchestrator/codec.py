@@ -124,6 +124,7 @@ def knowledge_prompt(ask: Ask) -> generator_pb.GenerateRequest:
     )
     prompt.decoding.num_beams = ask.decoding.num_beams or 1
     prompt.decoding.max_new_tokens = _KNOWLEDGE_TOKENS
+    prompt.decoding.ClearField("stop")
     return prompt
 
 

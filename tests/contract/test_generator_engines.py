@@ -236,6 +236,24 @@ async def test_the_same_request_has_the_same_answer(model: LanguageModel, decodi
     _check_alike(first, second)
 
 
+@pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
+async def test_a_text_of_stop_ends_the_answer(model: LanguageModel, decoding: Decoding) -> None:
+    if decoding.num_beams > model.describe().max_beams:
+        return
+    _, whole = await _stream(model, _request(model, decoding=decoding))
+    assert len(whole.text) > 1
+    stop = whole.text[1:3]
+    stopping = replace(decoding, stop=("never written", stop))
+    deltas, answer = await _stream(model, _request(model, decoding=stopping))
+    assert answer.text == "".join(deltas) == whole.text[: whole.text.index(stop)]
+    assert all(deltas)
+    assert answer.finish_reason is FinishReason.STOP
+    assert 1 <= answer.completion_tokens <= whole.completion_tokens
+    unmoved = replace(decoding, stop=(whole.text[-2:] + "never written",))
+    _, answer = await _stream(model, _request(model, decoding=unmoved))
+    assert (answer.text, answer.finish_reason) == (whole.text, whole.finish_reason)
+
+
 async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> None:
     requests = [_request(model, question=question) for question in SENTENCES]
     requests += [_request(model, passages=PASSAGES[at : at + 1]) for at in range(4)]

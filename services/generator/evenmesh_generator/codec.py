@@ -250,4 +250,7 @@ def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
     seed = secrets.randbelow(2**32) if temperature > 0 else 0
     if message.HasField("seed"):
         seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
-    return Decoding(num_beams, max_new_tokens, temperature, top_p, seed, beams_named=named)
+    for at, one in enumerate(message.stop):
+        checks.not_empty(f"decoding.stop[{at}]", one)
+    stop = tuple(message.stop)
+    return Decoding(num_beams, max_new_tokens, temperature, top_p, seed, stop, beams_named=named)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Final
 
 
 class Augmentation(enum.Enum):
@@ -51,13 +52,18 @@ class Turn:
     answer: str
 
 
+MAX_STOP: Final = 8
+"""Most texts that end an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """How tokens are chosen.
 
     ``num_beams`` [1, 16], 1 is greedy; ``beams_named``: whether the caller names them, otherwise a model that
     can search fewer does; ``max_new_tokens`` [1, 4096]; ``temperature`` [0, 10], 0 means no
-    sampling, and sampling has one beam; ``top_p`` (0, 1]; ``seed`` [0, 2^63).
+    sampling, and sampling has one beam; ``top_p`` (0, 1]; ``seed`` [0, 2^63); ``stop``: texts that end the
+    answer, at most :data:`MAX_STOP` of 1 to 128 bytes.
     """
 
     num_beams: int = 1
@@ -65,6 +71,7 @@ class Decoding:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    stop: tuple[str, ...] = ()
     beams_named: bool = field(default=True, compare=False)
 
 

@@ -457,7 +457,7 @@ def _draft_request(request: GenerationRequest, model: LanguageModel) -> Generati
         request,
         augmentation=augmentation,
         template=template,
-        decoding=replace(request.decoding, max_new_tokens=most),
+        decoding=replace(request.decoding, max_new_tokens=most, stop=()),
         turns=(),  # the prompts of the papers have no place for them
     )
 

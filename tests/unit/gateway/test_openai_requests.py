@@ -147,7 +147,6 @@ def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> N
         "n": 2,
         "top_logprobs": 2,
         "logprobs": True,
-        "stop": ["\n"],
         "response_format": {"type": "json_object"},
         "presence_penalty": 0.5,
         "nonsense": 1,
@@ -155,6 +154,26 @@ def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> N
         with pytest.raises(InvalidField) as refused:
             chat(**{name: value})
         assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("stop", "found"),
+    [(None, []), ([], []), ("\n", ["\n"]), (["Observation:", "\n\n"], ["Observation:", "\n\n"])],
+)
+def test_texts_that_stop_an_answer_are_of_its_decoding(stop: Any, found: list[str]) -> None:
+    request, ignored = chat(stop=stop)
+    assert (list(request.decoding.stop), ignored) == (found, [])
+
+
+@pytest.mark.parametrize("stop", [["a"] * 9, 3, [3], {"a": 1}])
+def test_more_or_other_texts_to_stop_at_are_refused(stop: Any) -> None:
+    with pytest.raises(InvalidField, match="stop"):
+        chat(stop=stop)
+
+
+def test_texts_to_stop_at_are_given_once() -> None:
+    with pytest.raises(InvalidField, match=r"stop: is given by evenmesh\.decoding\.stop too"):
+        chat(stop="a", evenmesh={"decoding": {"stop": ["b"]}})
 
 
 def test_what_clients_send_by_default_asks_for_nothing() -> None:
@@ -179,7 +198,7 @@ def test_what_clients_send_by_default_asks_for_nothing() -> None:
     [
         ({"tools": [{"type": "function"}]}, "tools: .* call the mesh as a tool"),
         ({"tool_choice": "required"}, "tool_choice: .* call the mesh as a tool"),
-        ({"stop": ["Observation:"]}, "stop: .* call the mesh as a tool"),  # smolagents' agents
+        ({"stop": ["Observation:"]}, "stop: .* leave it out"),  # responses have none
         ({"n": 2}, r"n: must be 1 here: evenmesh\.sampling\.num_rankings"),
         ({"previous_response_id": "resp_1"}, "previous_response_id: .* send the earlier messages, too"),
         ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, "text: .* plain text"),

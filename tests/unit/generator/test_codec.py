@@ -73,7 +73,9 @@ def test_a_full_request() -> None:
         model="m",
         augmentation=pb.AUGMENTATION_FUSION_IN_DECODER,
         template="ra-x",
-        decoding=pb.Decoding(num_beams=16, max_new_tokens=4096, top_p=0.5, seed=2**63 - 1),
+        decoding=pb.Decoding(
+            num_beams=16, max_new_tokens=4096, top_p=0.5, seed=2**63 - 1, stop=["\n", "User:"]
+        ),
         turns=[pb.Turn(question="q1", answer="a1"), pb.Turn(question="q2")],
         contextual_question="q x",
     ) == GenerationRequest(
@@ -82,7 +84,7 @@ def test_a_full_request() -> None:
         "m",
         Augmentation.FUSION_IN_DECODER,
         "ra-x",
-        Decoding(16, 4096, 0.0, 0.5, 2**63 - 1),
+        Decoding(16, 4096, 0.0, 0.5, 2**63 - 1, ("\n", "User:")),
         (Turn("q1", "a1"), Turn("q2", "")),
         contextual_question="q x",
     )
@@ -129,6 +131,7 @@ def test_every_augmentation_has_a_meaning(name: str) -> None:
         ({"decoding": pb.Decoding(temperature=math.nan)}, "decoding.temperature"),
         ({"decoding": pb.Decoding(temperature=math.inf)}, "decoding.temperature"),
         ({"decoding": pb.Decoding(top_p=0.0)}, "decoding.top_p"),
+        ({"decoding": pb.Decoding(stop=["\n", ""])}, "decoding.stop[1]"),
         ({"decoding": pb.Decoding(top_p=1.1)}, "decoding.top_p"),
         ({"decoding": pb.Decoding(top_p=math.nan)}, "decoding.top_p"),
         ({"decoding": pb.Decoding(seed=2**63)}, "decoding.seed"),

@@ -260,6 +260,7 @@ BAD: list[tuple[str, Callable[[], pb.AskRequest]]] = [
     ("decoding.max_new_tokens", lambda: pb.AskRequest(question="q", decoding={"max_new_tokens": 0})),
     ("decoding.temperature", lambda: pb.AskRequest(question="q", decoding={"temperature": float("nan")})),
     ("decoding.top_p", lambda: pb.AskRequest(question="q", decoding={"top_p": 0})),
+    ("decoding.stop[1]", lambda: pb.AskRequest(question="q", decoding={"stop": ["\n", ""]})),
     ("decoding.seed", lambda: pb.AskRequest(question="q", decoding={"seed": 2**63})),
     ("num_answers", lambda: pb.AskRequest(question="q", num_answers=2)),
     ("num_answers", lambda: pb.AskRequest(question="q", num_answers=4, sampling={"num_rankings": 3})),

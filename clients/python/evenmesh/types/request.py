@@ -46,6 +46,7 @@ class Decoding:
         temperature: sampling temperature, 0 (no sampling) to 10.
         top_p: nucleus mass when sampling, above 0 up to 1.
         seed: seed when sampling, 0 to 2^63 - 1; without it that of the rankings, or one is drawn.
+        stop: texts that end the answer before them, at most 8 of 1 to 128 bytes.
     """
 
     num_beams: int | None = None
@@ -53,6 +54,7 @@ class Decoding:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
+    stop: Sequence[str] = ()
 
 
 class AskOptions(TypedDict, total=False):

@@ -49,6 +49,13 @@ def at_most(field: str, value: str, max_bytes: int) -> str:
     return value
 
 
+def not_empty(field: str, value: str) -> str:
+    """Check for at least one character."""
+    if not value:
+        raise InvalidField(field, "must not be empty")
+    return value
+
+
 def text(field: str, value: str, *, max_bytes: int = 8192) -> str:
     """Check for 1 to ``max_bytes`` bytes of UTF-8 that are not only white space."""
     if not at_most(field, value, max_bytes).strip():

@@ -18,6 +18,7 @@ from evenmesh_gateway.openai import pipelines
 MAX_MESSAGES: Final = 201
 """Most messages of a chat: the question, and 100 turns before it."""
 _MAX_NEW_TOKENS: Final = 4_096
+_MAX_STOP: Final = 8
 _TYPES: Final = frozenset({"str", "float", "int", "bool"})
 """Names of types, which pydantic adds to the place of a value that may be of several."""
 _LONGEST: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -78,7 +79,6 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "n": "must be 1 here: evenmesh.sampling.num_rankings asks for several rankings, each with its answer",
     "previous_response_id": _NOT_STORED,
     "response_format": _PLAIN,
-    "stop": "is not supported here: leave it out; agents that always send it call the mesh as a tool, by MCP",
     "text": _PLAIN,
     "tool_choice": _NO_TOOLS,
     "tools": _NO_TOOLS,
@@ -161,6 +161,7 @@ class ChatRequest(Asked):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=_MAX_STOP)] | None = None
 
 
 class ResponseRequest(Asked):
@@ -216,7 +217,7 @@ def _renamed(asked: Asked, error: MeshError, name: str) -> MeshError:
         field = "model"
     else:
         sent = name.removeprefix("decoding.")
-        field = sent if getattr(asked, sent, None) is not None else f"evenmesh.{name}"
+        field = sent if getattr(asked, sent.split("[")[0], None) is not None else f"evenmesh.{name}"
     said = error.message.removeprefix(f"{name}: ")
     return restored(error.code, error.reason, said, field, error.retry_after_s)
 
@@ -319,6 +320,10 @@ def _set_decoding(request: pb.AskRequest, asked: Asked) -> bool:
         if field in given:
             raise InvalidField(name, f"is given by evenmesh.decoding.{field} too")
         setattr(request.decoding, field, value)
+    if isinstance(asked, ChatRequest) and asked.stop is not None:
+        if request.decoding.stop:
+            raise InvalidField("stop", "is given by evenmesh.decoding.stop too")
+        request.decoding.stop.extend([asked.stop] if isinstance(asked.stop, str) else asked.stop)
     if asked.seed is None:
         return True
     drawing: list[tuple[str, Sampling | Decoding]] = []

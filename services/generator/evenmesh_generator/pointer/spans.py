@@ -154,6 +154,11 @@ class SpanTranscript:
         self.text = ""
 
     @property
+    def ended(self) -> bool:
+        """Return False: the model ends its answer."""
+        return False
+
+    @property
     def span(self) -> Span | None:
         """Return where the finished answer stands; None if it abstains."""
         return None if self.place is None else Span(*self.place)

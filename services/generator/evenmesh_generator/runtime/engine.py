@@ -13,6 +13,7 @@ from evenmesh.wire.errors import FailedPrecondition, MeshError
 from evenmesh_generator.domain import GenerationRequest, ModelDescription, Normalization, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.loops.loop import Loop, stopped, why_cancelled
+from evenmesh_generator.runtime.prompts.stopped_transcript import StoppedTranscript
 from evenmesh_generator.runtime.prompts.text_prompter import Prompter
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Listener, Outcome, Task
@@ -120,6 +121,8 @@ class LanguageEngine:
                 prompt = self._prompter.prompt(task.request)
                 task.prompt = replace(prompt, tenant=task.tenant)
                 task.transcript = self._prompter.transcript(task.request, prompt)
+                if task.request.decoding.stop:
+                    task.transcript = StoppedTranscript(task.transcript, task.request.decoding.stop)
         except MeshError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001 - the caller receives it

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from evenmesh.common.v1 import common_pb2
 from evenmesh.wire.errors import InvalidField, MeshError, Overloaded, from_item_error
 from evenmesh_generator.domain import (
+    MAX_STOP,
     Answer,
     Augmentation,
     Cost,
@@ -96,6 +97,8 @@ def request_tensors(request: GenerationRequest) -> dict[str, Tensor]:
         tensors["contextual_question"] = texts([request.contextual_question])
     if request.tenant:
         tensors["tenant"] = texts([opaque(request.tenant)])
+    if request.decoding.stop:
+        tensors["stop"] = texts(request.decoding.stop)
     chosen = decoding_tensors(request.decoding)
     usual = decoding_tensors(_NO_DECODING)
     return tensors | {name: tensor for name, tensor in chosen.items() if tensor != usual[name]}
@@ -233,6 +236,8 @@ def _read_decoding(tensors: Mapping[str, Tensor], defaults: Decoding) -> Decodin
         name: _number(tensors[name], name) if name in tensors else getattr(defaults, name)
         for name in _DECODING
     }
+    stop = tuple(read_texts(tensors["stop"], "stop")) if "stop" in tensors else ()
+    values["stop"] = stop
     decoding = Decoding(**values)
     for name, allowed, fine in (
         ("num_beams", "1 to 16", 1 <= decoding.num_beams <= 16),
@@ -240,6 +245,7 @@ def _read_decoding(tensors: Mapping[str, Tensor], defaults: Decoding) -> Decodin
         ("temperature", "0 to 10", 0 <= decoding.temperature <= 10),
         ("top_p", "over 0, to 1", 0 < decoding.top_p <= 1),
         ("seed", "0 or more", decoding.seed >= 0),
+        ("stop", "at most 8 texts, none empty", len(stop) <= MAX_STOP and all(stop)),
     ):
         if not fine:
             raise InvalidField(name, f"is {values[name]}; allowed: {allowed}")

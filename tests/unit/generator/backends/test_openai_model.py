@@ -58,7 +58,7 @@ async def test_what_is_sent(api: str) -> None:
         server.requests.clear()
         await _answer(model, _request(max_new_tokens=9))
         await _answer(model, _request(max_new_tokens=9, temperature=0.7, top_p=0.9, seed=2**62))
-        await _answer(model, _request(max_new_tokens=9, temperature=0.7))
+        await _answer(model, _request(max_new_tokens=9, temperature=0.7, stop=("\n\n",)))
         await model.score_relevance(RelevanceRequest("a question", PASSAGES[:1]), Cancellation())
     greedy, sampled, whole, judgement = (request.json for request in server.requests)
     prompt = (
@@ -86,6 +86,7 @@ async def test_what_is_sent(api: str) -> None:
     }
     assert (sampled["temperature"], sampled["top_p"], sampled["seed"]) == (0.7, 0.9, 2**62)
     assert (whole["seed"], "top_p" in whole) == (0, False)
+    assert (whole["stop"], judgement["stop"]) == (["\nUser:", "\n\n"], ["\nUser:"])
     assert (judgement["max_tokens"], judgement["temperature"]) == (1, 0.0)
     assert "stream" not in judgement
 

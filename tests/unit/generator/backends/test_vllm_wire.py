@@ -39,8 +39,8 @@ def test_a_greedy_request_names_no_seed() -> None:
 
 
 def test_a_sampled_request_draws_by_its_seed_and_settings_change_nothing_of_ours() -> None:
-    decoding = Decoding(max_new_tokens=9, temperature=0.7, top_p=0.9, seed=2**62)
-    further = {"repetition_penalty": 1.1}
+    decoding = Decoding(max_new_tokens=9, temperature=0.7, top_p=0.9, seed=2**62, stop=("\n\n",))
+    further = {"repetition_penalty": 1.1, "stop": "\nUser:"}
     known = vllm_wire.optional(["text_input", "return_num_input_tokens"])
     asked = vllm_wire.generation("a prompt", decoding, further, known)
     assert _sampling(asked) == {
@@ -49,6 +49,7 @@ def test_a_sampled_request_draws_by_its_seed_and_settings_change_nothing_of_ours
         "temperature": 0.7,
         "top_p": 0.9,
         "seed": 2**62,
+        "stop": ["\nUser:", "\n\n"],
         "logprobs": 0,
     }
     assert asked["return_num_input_tokens"].tolist() == [True]

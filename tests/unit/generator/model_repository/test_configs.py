@@ -92,7 +92,7 @@ def test_generating_models_declare_what_requests_and_answers_hold(name: str) -> 
         (Passage("0", "t", "x"), Passage("1", "t", "y")),
         augmentation=Augmentation.IN_PROMPT,
         template="ra-x",
-        decoding=Decoding(num_beams=2, max_new_tokens=3, temperature=0.5, top_p=0.5, seed=4),
+        decoding=Decoding(num_beams=2, max_new_tokens=3, temperature=0.5, top_p=0.5, seed=4, stop=("z",)),
         turns=(Turn("a", "b"),),
         tenant="acme",
         contextual_question="q x",

@@ -138,6 +138,17 @@ def test_log_probabilities_are_those_of_the_usual_engine(pair: Pair, beams: int)
         assert one.log_probability == pytest.approx(other.log_probability, abs=0.05)
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_text_of_stop_ends_an_answer_and_no_other_of_its_batch(pair: Pair, beams: int) -> None:
+    whole = _answers(pair.converted, [_request(one, num_beams=beams) for one in SENTENCES])
+    stops = [(one.text[1:3],) if at % 2 and len(one.text) > 2 else () for at, one in enumerate(whole)]
+    assert any(stops)
+    requests = [_request(one, num_beams=beams, stop=stop) for one, stop in zip(SENTENCES, stops, strict=True)]
+    for answer, before, stop in zip(_answers(pair.converted, requests), whole, stops, strict=True):
+        assert answer.text == (before.text[: before.text.index(stop[0])] if stop else before.text)
+        assert answer.finish_reason is (FinishReason.STOP if stop else before.finish_reason)
+
+
 def test_greedy_answers_of_one_batch_end_each_at_its_own_length(pair: Pair) -> None:
     lengths = [3, 9, 5]
     requests = [

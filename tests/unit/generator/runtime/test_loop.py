@@ -49,6 +49,8 @@ EXPECTED: dict[tuple[str, str, Prompt, Decoding], list[int]] = {}
 class Ids:
     """Text that is the token ids."""
 
+    ended = False
+
     def __init__(self) -> None:
         self.text = ""
 

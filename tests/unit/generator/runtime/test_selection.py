@@ -24,6 +24,8 @@ CANNOT_WIN = -1.0e8
 class _Ids:
     """A transcript that says nothing."""
 
+    ended = False
+
     def push(self, token: int) -> str:
         return ""
 

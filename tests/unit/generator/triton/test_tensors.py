@@ -35,7 +35,12 @@ from evenmesh_generator.triton.tensors import (
 )
 
 TEXT = st.text(max_size=20)
-GREEDY_OR_BEAMS = st.builds(Decoding, num_beams=st.integers(1, 16), max_new_tokens=st.integers(1, 4096))
+GREEDY_OR_BEAMS = st.builds(
+    Decoding,
+    num_beams=st.integers(1, 16),
+    max_new_tokens=st.integers(1, 4096),
+    stop=st.lists(st.text(min_size=1, max_size=4), max_size=8).map(tuple),
+)
 SAMPLED = st.builds(
     Decoding,
     temperature=st.floats(0, 10),
@@ -83,6 +88,8 @@ def test_defaults_of_the_model_count_where_the_request_says_nothing() -> None:
         ("temperature", np.array([-0.1])),
         ("top_p", np.array([0.0])),
         ("top_p", np.array([1.5])),
+        ("stop", texts([""])),
+        ("stop", texts(["a"] * 9)),
         ("seed", np.array([-1], np.int64)),
         ("augmentation", texts(["telepathy"])),
         ("question", texts(["one", "two"])),

@@ -27,13 +27,15 @@ from evenmesh.common.v1 import common_pb2 as evenmesh_dot_common_dot_v1_dot_comm
 from evenmesh.common.v1 import method_options_pb2 as evenmesh_dot_common_dot_v1_dot_method__options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-evenmesh/generator/v1/generator_service.proto\x12\x15\x65venmesh.generator.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\"\xc4\x01\n\x08\x44\x65\x63oding\x12\x16\n\tnum_beams\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0emax_new_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x42\x0c\n\n_num_beamsB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\";\n\x04Turn\x12\x19\n\x08question\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x18\n\x06\x61nswer\x18\x02 \x01(\tB\x08\xf2\xe1\x18\x04\x18\x80\x80\x04\"\xde\x02\n\x0fGenerateRequest\x12\x19\n\x08question\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x35\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x06\xf2\xe1\x18\x02\x08\x64\x12\x16\n\x05model\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x39\n\x0c\x61ugmentation\x18\x04 \x01(\x0e\x32#.evenmesh.generator.v1.Augmentation\x12\x19\n\x08template\x18\x05 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x31\n\x08\x64\x65\x63oding\x18\x06 \x01(\x0b\x32\x1f.evenmesh.generator.v1.Decoding\x12\x32\n\x05turns\x18\x07 \x03(\x0b\x32\x1b.evenmesh.generator.v1.TurnB\x06\xf2\xe1\x18\x02\x08\x64\x12$\n\x13\x63ontextual_question\x18\x08 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\"\x86\x01\n\x04\x43ost\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\x12\x15\n\rreused_tokens\x18\x05 \x01(\r\x12\x12\n\nbatch_rows\x18\x06 \x01(\r\"3\n\x04Span\x12\x0f\n\x07passage\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\"\x96\x04\n\x06\x41nswer\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x41\n\rfinish_reason\x18\x02 \x01(\x0e\x32*.evenmesh.generator.v1.Answer.FinishReason\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x17\n\x0flog_probability\x18\x05 \x01(\x01\x12\r\n\x05model\x18\x06 \x01(\t\x12\x15\n\rmodel_version\x18\x07 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x08 \x01(\t\x12\x18\n\x10\x64ropped_passages\x18\t \x01(\r\x12\x14\n\x0c\x63ut_passages\x18\n \x01(\r\x12)\n\x04\x63ost\x18\x0b \x01(\x0b\x32\x1b.evenmesh.generator.v1.Cost\x12\x15\n\rdropped_turns\x18\x0c \x01(\r\x12\x17\n\nconfidence\x18\r \x01(\x01H\x00\x88\x01\x01\x12)\n\x04span\x18\x0e \x01(\x0b\x32\x1b.evenmesh.generator.v1.Span\x12\x14\n\x0c\x63ut_question\x18\x0f \x01(\x08\"_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x42\r\n\x0b_confidence\"\\\n\x10GenerateResponse\x12\x0f\n\x05\x64\x65lta\x18\x01 \x01(\tH\x00\x12/\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1d.evenmesh.generator.v1.AnswerH\x00\x42\x06\n\x04part\"Y\n\x14GenerateBatchRequest\x12\x41\n\x08requests\x18\x01 \x03(\x0b\x32&.evenmesh.generator.v1.GenerateRequestB\x07\xf2\xe1\x18\x03\x08\x80\x02\"\x81\x01\n\x13GenerateBatchResult\x12/\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x1d.evenmesh.generator.v1.AnswerH\x00\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1d.evenmesh.common.v1.ItemErrorH\x00\x42\t\n\x07outcome\"\x85\x01\n\tBatchCost\x12\x18\n\x10\x63omputed_answers\x18\x01 \x01(\r\x12\x16\n\x0ereused_answers\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\x04\x12\x15\n\rreused_tokens\x18\x04 \x01(\x04\x12\x16\n\x0ewritten_tokens\x18\x05 \x01(\x04\"\x84\x01\n\x15GenerateBatchResponse\x12;\n\x07results\x18\x01 \x03(\x0b\x32*.evenmesh.generator.v1.GenerateBatchResult\x12.\n\x04\x63ost\x18\x02 \x01(\x0b\x32 .evenmesh.generator.v1.BatchCost\"\xd4\x03\n\x15ScoreRelevanceRequest\x12\x19\n\x08question\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x36\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12\x16\n\x05model\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12Q\n\rnormalization\x18\x04 \x01(\x0e\x32:.evenmesh.generator.v1.ScoreRelevanceRequest.Normalization\x12\x19\n\x08template\x18\x05 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x32\n\x05turns\x18\x06 \x03(\x0b\x32\x1b.evenmesh.generator.v1.TurnB\x06\xf2\xe1\x18\x02\x08\x64\x12\x12\n\x05top_k\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x16\n\ttolerance\x18\x08 \x01(\x01H\x01\x88\x01\x01\"j\n\rNormalization\x12\x1d\n\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1c\n\x18NORMALIZATION_TRUE_FALSE\x10\x01\x12\x1c\n\x18NORMALIZATION_VOCABULARY\x10\x02\x42\x08\n\x06_top_kB\x0c\n\n_tolerance\"\x9b\x01\n\x16ScoreRelevanceResponse\x12\x15\n\rprobabilities\x18\x01 \x03(\x01\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x10\n\x08unjudged\x18\x04 \x03(\r\x12\x1d\n\x10unjudged_at_most\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_unjudged_at_most\"\x13\n\x11ListModelsRequest\"\xad\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x12\n\nis_default\x18\x07 \x01(\x08\x12\x18\n\x10scores_relevance\x18\x08 \x01(\x08\x12\x18\n\x10max_input_tokens\x18\t \x01(\r\x12:\n\raugmentations\x18\n \x03(\x0e\x32#.evenmesh.generator.v1.Augmentation\x12\x16\n\x0emax_new_tokens\x18\x0b \x01(\r\x12\x0f\n\x07runtime\x18\x0c \x01(\t\x12\x13\n\x0bunavailable\x18\r \x01(\x08\"B\n\x12ListModelsResponse\x12,\n\x06models\x18\x01 \x03(\x0b\x32\x1c.evenmesh.generator.v1.Model*\xd2\x01\n\x0c\x41ugmentation\x12\x1c\n\x18\x41UGMENTATION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41UGMENTATION_IN_PROMPT\x10\x01\x12\"\n\x1e\x41UGMENTATION_FUSION_IN_DECODER\x10\x02\x12\x1f\n\x1b\x41UGMENTATION_RETRIEVAL_FREE\x10\x03\x12%\n!AUGMENTATION_PARAMETRIC_KNOWLEDGE\x10\x04\x12\x1c\n\x18\x41UGMENTATION_COMPRESSION\x10\x05\x32\xf5\x03\n\x10GeneratorService\x12o\n\x08Generate\x12&.evenmesh.generator.v1.GenerateRequest\x1a\'.evenmesh.generator.v1.GenerateResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x02 \x80\x80\x80\x04\x30\x01\x12|\n\rGenerateBatch\x12+.evenmesh.generator.v1.GenerateBatchRequest\x1a,.evenmesh.generator.v1.GenerateBatchResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x02 \x80\x80\x80\x08\x12\x7f\n\x0eScoreRelevance\x12,.evenmesh.generator.v1.ScoreRelevanceRequest\x1a-.evenmesh.generator.v1.ScoreRelevanceResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x02 \x80\x80\x80\x04\x12q\n\nListModels\x12(.evenmesh.generator.v1.ListModelsRequest\x1a).evenmesh.generator.v1.ListModelsResponse\"\x0e\xea\xe1\x18\n\x08\x01\x12\x01\x01\x18\x01 \x80 b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-evenmesh/generator/v1/generator_service.proto\x12\x15\x65venmesh.generator.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\"\xdd\x01\n\x08\x44\x65\x63oding\x12\x16\n\tnum_beams\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0emax_new_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x17\n\x04stop\x18\x06 \x03(\tB\t\xf2\xe1\x18\x05\x08\x08\x18\x80\x01\x42\x0c\n\n_num_beamsB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\";\n\x04Turn\x12\x19\n\x08question\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x18\n\x06\x61nswer\x18\x02 \x01(\tB\x08\xf2\xe1\x18\x04\x18\x80\x80\x04\"\xde\x02\n\x0fGenerateRequest\x12\x19\n\x08question\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x35\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x06\xf2\xe1\x18\x02\x08\x64\x12\x16\n\x05model\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x39\n\x0c\x61ugmentation\x18\x04 \x01(\x0e\x32#.evenmesh.generator.v1.Augmentation\x12\x19\n\x08template\x18\x05 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x31\n\x08\x64\x65\x63oding\x18\x06 \x01(\x0b\x32\x1f.evenmesh.generator.v1.Decoding\x12\x32\n\x05turns\x18\x07 \x03(\x0b\x32\x1b.evenmesh.generator.v1.TurnB\x06\xf2\xe1\x18\x02\x08\x64\x12$\n\x13\x63ontextual_question\x18\x08 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\"\x86\x01\n\x04\x43ost\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\x12\x15\n\rreused_tokens\x18\x05 \x01(\r\x12\x12\n\nbatch_rows\x18\x06 \x01(\r\"3\n\x04Span\x12\x0f\n\x07passage\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\"\x96\x04\n\x06\x41nswer\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x41\n\rfinish_reason\x18\x02 \x01(\x0e\x32*.evenmesh.generator.v1.Answer.FinishReason\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x17\n\x0flog_probability\x18\x05 \x01(\x01\x12\r\n\x05model\x18\x06 \x01(\t\x12\x15\n\rmodel_version\x18\x07 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x08 \x01(\t\x12\x18\n\x10\x64ropped_passages\x18\t \x01(\r\x12\x14\n\x0c\x63ut_passages\x18\n \x01(\r\x12)\n\x04\x63ost\x18\x0b \x01(\x0b\x32\x1b.evenmesh.generator.v1.Cost\x12\x15\n\rdropped_turns\x18\x0c \x01(\r\x12\x17\n\nconfidence\x18\r \x01(\x01H\x00\x88\x01\x01\x12)\n\x04span\x18\x0e \x01(\x0b\x32\x1b.evenmesh.generator.v1.Span\x12\x14\n\x0c\x63ut_question\x18\x0f \x01(\x08\"_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x42\r\n\x0b_confidence\"\\\n\x10GenerateResponse\x12\x0f\n\x05\x64\x65lta\x18\x01 \x01(\tH\x00\x12/\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1d.evenmesh.generator.v1.AnswerH\x00\x42\x06\n\x04part\"Y\n\x14GenerateBatchRequest\x12\x41\n\x08requests\x18\x01 \x03(\x0b\x32&.evenmesh.generator.v1.GenerateRequestB\x07\xf2\xe1\x18\x03\x08\x80\x02\"\x81\x01\n\x13GenerateBatchResult\x12/\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x1d.evenmesh.generator.v1.AnswerH\x00\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1d.evenmesh.common.v1.ItemErrorH\x00\x42\t\n\x07outcome\"\x85\x01\n\tBatchCost\x12\x18\n\x10\x63omputed_answers\x18\x01 \x01(\r\x12\x16\n\x0ereused_answers\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\x04\x12\x15\n\rreused_tokens\x18\x04 \x01(\x04\x12\x16\n\x0ewritten_tokens\x18\x05 \x01(\x04\"\x84\x01\n\x15GenerateBatchResponse\x12;\n\x07results\x18\x01 \x03(\x0b\x32*.evenmesh.generator.v1.GenerateBatchResult\x12.\n\x04\x63ost\x18\x02 \x01(\x0b\x32 .evenmesh.generator.v1.BatchCost\"\xd4\x03\n\x15ScoreRelevanceRequest\x12\x19\n\x08question\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x36\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12\x16\n\x05model\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12Q\n\rnormalization\x18\x04 \x01(\x0e\x32:.evenmesh.generator.v1.ScoreRelevanceRequest.Normalization\x12\x19\n\x08template\x18\x05 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x32\n\x05turns\x18\x06 \x03(\x0b\x32\x1b.evenmesh.generator.v1.TurnB\x06\xf2\xe1\x18\x02\x08\x64\x12\x12\n\x05top_k\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x16\n\ttolerance\x18\x08 \x01(\x01H\x01\x88\x01\x01\"j\n\rNormalization\x12\x1d\n\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1c\n\x18NORMALIZATION_TRUE_FALSE\x10\x01\x12\x1c\n\x18NORMALIZATION_VOCABULARY\x10\x02\x42\x08\n\x06_top_kB\x0c\n\n_tolerance\"\x9b\x01\n\x16ScoreRelevanceResponse\x12\x15\n\rprobabilities\x18\x01 \x03(\x01\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x10\n\x08unjudged\x18\x04 \x03(\r\x12\x1d\n\x10unjudged_at_most\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_unjudged_at_most\"\x13\n\x11ListModelsRequest\"\xad\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x12\n\nis_default\x18\x07 \x01(\x08\x12\x18\n\x10scores_relevance\x18\x08 \x01(\x08\x12\x18\n\x10max_input_tokens\x18\t \x01(\r\x12:\n\raugmentations\x18\n \x03(\x0e\x32#.evenmesh.generator.v1.Augmentation\x12\x16\n\x0emax_new_tokens\x18\x0b \x01(\r\x12\x0f\n\x07runtime\x18\x0c \x01(\t\x12\x13\n\x0bunavailable\x18\r \x01(\x08\"B\n\x12ListModelsResponse\x12,\n\x06models\x18\x01 \x03(\x0b\x32\x1c.evenmesh.generator.v1.Model*\xd2\x01\n\x0c\x41ugmentation\x12\x1c\n\x18\x41UGMENTATION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41UGMENTATION_IN_PROMPT\x10\x01\x12\"\n\x1e\x41UGMENTATION_FUSION_IN_DECODER\x10\x02\x12\x1f\n\x1b\x41UGMENTATION_RETRIEVAL_FREE\x10\x03\x12%\n!AUGMENTATION_PARAMETRIC_KNOWLEDGE\x10\x04\x12\x1c\n\x18\x41UGMENTATION_COMPRESSION\x10\x05\x32\xf5\x03\n\x10GeneratorService\x12o\n\x08Generate\x12&.evenmesh.generator.v1.GenerateRequest\x1a\'.evenmesh.generator.v1.GenerateResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x02 \x80\x80\x80\x04\x30\x01\x12|\n\rGenerateBatch\x12+.evenmesh.generator.v1.GenerateBatchRequest\x1a,.evenmesh.generator.v1.GenerateBatchResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x02 \x80\x80\x80\x08\x12\x7f\n\x0eScoreRelevance\x12,.evenmesh.generator.v1.ScoreRelevanceRequest\x1a-.evenmesh.generator.v1.ScoreRelevanceResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x02 \x80\x80\x80\x04\x12q\n\nListModels\x12(.evenmesh.generator.v1.ListModelsRequest\x1a).evenmesh.generator.v1.ListModelsResponse\"\x0e\xea\xe1\x18\n\x08\x01\x12\x01\x01\x18\x01 \x80 b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'evenmesh.generator.v1.generator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_DECODING'].fields_by_name['stop']._loaded_options = None
+  _globals['_DECODING'].fields_by_name['stop']._serialized_options = b'\362\341\030\005\010\010\030\200\001'
   _globals['_TURN'].fields_by_name['question']._loaded_options = None
   _globals['_TURN'].fields_by_name['question']._serialized_options = b'\362\341\030\003\030\200@'
   _globals['_TURN'].fields_by_name['answer']._loaded_options = None
@@ -70,44 +72,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATORSERVICE'].methods_by_name['ScoreRelevance']._serialized_options = b'\352\341\030\014\010\001\022\001\001\030\002 \200\200\200\004'
   _globals['_GENERATORSERVICE'].methods_by_name['ListModels']._loaded_options = None
   _globals['_GENERATORSERVICE'].methods_by_name['ListModels']._serialized_options = b'\352\341\030\n\010\001\022\001\001\030\001 \200 '
-  _globals['_AUGMENTATION']._serialized_start=3130
-  _globals['_AUGMENTATION']._serialized_end=3340
+  _globals['_AUGMENTATION']._serialized_start=3155
+  _globals['_AUGMENTATION']._serialized_end=3365
   _globals['_DECODING']._serialized_start=180
-  _globals['_DECODING']._serialized_end=376
-  _globals['_TURN']._serialized_start=378
-  _globals['_TURN']._serialized_end=437
-  _globals['_GENERATEREQUEST']._serialized_start=440
-  _globals['_GENERATEREQUEST']._serialized_end=790
-  _globals['_COST']._serialized_start=793
-  _globals['_COST']._serialized_end=927
-  _globals['_SPAN']._serialized_start=929
-  _globals['_SPAN']._serialized_end=980
-  _globals['_ANSWER']._serialized_start=983
-  _globals['_ANSWER']._serialized_end=1517
-  _globals['_ANSWER_FINISHREASON']._serialized_start=1407
-  _globals['_ANSWER_FINISHREASON']._serialized_end=1502
-  _globals['_GENERATERESPONSE']._serialized_start=1519
-  _globals['_GENERATERESPONSE']._serialized_end=1611
-  _globals['_GENERATEBATCHREQUEST']._serialized_start=1613
-  _globals['_GENERATEBATCHREQUEST']._serialized_end=1702
-  _globals['_GENERATEBATCHRESULT']._serialized_start=1705
-  _globals['_GENERATEBATCHRESULT']._serialized_end=1834
-  _globals['_BATCHCOST']._serialized_start=1837
-  _globals['_BATCHCOST']._serialized_end=1970
-  _globals['_GENERATEBATCHRESPONSE']._serialized_start=1973
-  _globals['_GENERATEBATCHRESPONSE']._serialized_end=2105
-  _globals['_SCORERELEVANCEREQUEST']._serialized_start=2108
-  _globals['_SCORERELEVANCEREQUEST']._serialized_end=2576
-  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_start=2446
-  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_end=2552
-  _globals['_SCORERELEVANCERESPONSE']._serialized_start=2579
-  _globals['_SCORERELEVANCERESPONSE']._serialized_end=2734
-  _globals['_LISTMODELSREQUEST']._serialized_start=2736
-  _globals['_LISTMODELSREQUEST']._serialized_end=2755
-  _globals['_MODEL']._serialized_start=2758
-  _globals['_MODEL']._serialized_end=3059
-  _globals['_LISTMODELSRESPONSE']._serialized_start=3061
-  _globals['_LISTMODELSRESPONSE']._serialized_end=3127
-  _globals['_GENERATORSERVICE']._serialized_start=3343
-  _globals['_GENERATORSERVICE']._serialized_end=3844
+  _globals['_DECODING']._serialized_end=401
+  _globals['_TURN']._serialized_start=403
+  _globals['_TURN']._serialized_end=462
+  _globals['_GENERATEREQUEST']._serialized_start=465
+  _globals['_GENERATEREQUEST']._serialized_end=815
+  _globals['_COST']._serialized_start=818
+  _globals['_COST']._serialized_end=952
+  _globals['_SPAN']._serialized_start=954
+  _globals['_SPAN']._serialized_end=1005
+  _globals['_ANSWER']._serialized_start=1008
+  _globals['_ANSWER']._serialized_end=1542
+  _globals['_ANSWER_FINISHREASON']._serialized_start=1432
+  _globals['_ANSWER_FINISHREASON']._serialized_end=1527
+  _globals['_GENERATERESPONSE']._serialized_start=1544
+  _globals['_GENERATERESPONSE']._serialized_end=1636
+  _globals['_GENERATEBATCHREQUEST']._serialized_start=1638
+  _globals['_GENERATEBATCHREQUEST']._serialized_end=1727
+  _globals['_GENERATEBATCHRESULT']._serialized_start=1730
+  _globals['_GENERATEBATCHRESULT']._serialized_end=1859
+  _globals['_BATCHCOST']._serialized_start=1862
+  _globals['_BATCHCOST']._serialized_end=1995
+  _globals['_GENERATEBATCHRESPONSE']._serialized_start=1998
+  _globals['_GENERATEBATCHRESPONSE']._serialized_end=2130
+  _globals['_SCORERELEVANCEREQUEST']._serialized_start=2133
+  _globals['_SCORERELEVANCEREQUEST']._serialized_end=2601
+  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_start=2471
+  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_end=2577
+  _globals['_SCORERELEVANCERESPONSE']._serialized_start=2604
+  _globals['_SCORERELEVANCERESPONSE']._serialized_end=2759
+  _globals['_LISTMODELSREQUEST']._serialized_start=2761
+  _globals['_LISTMODELSREQUEST']._serialized_end=2780
+  _globals['_MODEL']._serialized_start=2783
+  _globals['_MODEL']._serialized_end=3084
+  _globals['_LISTMODELSRESPONSE']._serialized_start=3086
+  _globals['_LISTMODELSRESPONSE']._serialized_end=3152
+  _globals['_GENERATORSERVICE']._serialized_start=3368
+  _globals['_GENERATORSERVICE']._serialized_end=3869
 # @@protoc_insertion_point(module_scope)

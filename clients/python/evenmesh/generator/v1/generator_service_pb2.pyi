@@ -71,6 +71,7 @@ class Decoding(_message.Message):
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     TOP_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     num_beams: _builtins.int
     """Beams; 1 is greedy. Unit: beams. Range: [1, 16]; 1 for a model of the engine `openai`. Default: 1 for a
     stream, 4 for a batch, or as many as the model can search.
@@ -85,6 +86,12 @@ class Decoding(_message.Message):
     """Seed when sampling. Unit: none. Range: [0, 2^63 - 1]. Default: drawn anew for each request; in an ask
     that of its rankings, or drawn and stated with them.
     """
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts that end the answer: it ends before the first of them, with FINISH_REASON_STOP. At most 8 of 1 to 128 bytes.
+        A background document or a summary that the model writes first is not ended by them.
+        """
+
     def __init__(
         self,
         *,
@@ -93,10 +100,11 @@ class Decoding(_message.Message):
         temperature: _builtins.float | None = ...,
         top_p: _builtins.float | None = ...,
         seed: _builtins.int | None = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_beams", b"_num_beams", "_seed", b"_seed", "_temperature", b"_temperature", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "num_beams", b"num_beams", "seed", b"seed", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_beams", b"_num_beams", "_seed", b"_seed", "_temperature", b"_temperature", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "num_beams", b"num_beams", "seed", b"seed", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_beams", b"_num_beams", "_seed", b"_seed", "_temperature", b"_temperature", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "num_beams", b"num_beams", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
@@ -301,7 +309,7 @@ class Answer(_message.Message):
         FINISH_REASON_UNSPECIFIED: Answer._FinishReason.ValueType  # 0
         """Not set."""
         FINISH_REASON_STOP: Answer._FinishReason.ValueType  # 1
-        """The model ended its answer."""
+        """The model ended its answer, or wrote a text of `Decoding.stop`."""
         FINISH_REASON_LENGTH: Answer._FinishReason.ValueType  # 2
         """The longest answer was reached."""
 
@@ -311,7 +319,7 @@ class Answer(_message.Message):
     FINISH_REASON_UNSPECIFIED: Answer.FinishReason.ValueType  # 0
     """Not set."""
     FINISH_REASON_STOP: Answer.FinishReason.ValueType  # 1
-    """The model ended its answer."""
+    """The model ended its answer, or wrote a text of `Decoding.stop`."""
     FINISH_REASON_LENGTH: Answer.FinishReason.ValueType  # 2
     """The longest answer was reached."""
 
@@ -337,7 +345,7 @@ class Answer(_message.Message):
     prompt_tokens: _builtins.int
     """Tokens read. Unit: tokens. Range: [0, 2^31 - 1]."""
     completion_tokens: _builtins.int
-    """Tokens written. Unit: tokens. Range: [0, 4096]."""
+    """Tokens written, those of a text of `stop` included. Unit: tokens. Range: [0, 4096]."""
     log_probability: _builtins.float
     """Natural log-probability of the written tokens; 0 where the server of the model gives none (engine `openai`).
     Unit: nat. Range: (-inf, 0].

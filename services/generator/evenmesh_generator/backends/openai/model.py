@@ -245,7 +245,7 @@ class OpenAiModel:
             log_probabilities=self._features.log_probabilities,
             usage=self._features.usage,
         )
-        reader = AnswerReader(on_delta)
+        reader = AnswerReader(on_delta, request.decoding.stop)
         stream = self._client.stream(self._interface.path, body, deadline=deadline, needs_end=False)
         async with aclosing(stream) as events:
             async for event in events:

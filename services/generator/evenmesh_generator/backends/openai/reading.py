@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from evenmesh_generator.backends.openai.errors import Withheld
 from evenmesh_generator.backends.openai.wire import Chunk
 from evenmesh_generator.domain import Answer, Cost, FinishReason
 from evenmesh_generator.runtime.prompts.fitting import Fitted
+from evenmesh_generator.stopped_text import StoppedText
 from evenmesh_kit.remote.errors import MalformedReply, ServerUnavailable
 
 _REASONS: Final = {
@@ -29,14 +30,16 @@ class AnswerReader:
 
     Args:
         on_delta: called with each text that is not empty.
+        stop: texts that end the answer. Servers end it, too, but some of them after the text.
     """
 
-    def __init__(self, on_delta: Callable[[str], object]) -> None:
+    def __init__(self, on_delta: Callable[[str], object], stop: Sequence[str] = ()) -> None:
         self._on_delta = on_delta
+        self._stopped = StoppedText(stop)
         self._began = time.perf_counter()
         self._first_s: float | None = None
         self._last_s = 0.0
-        self._texts: list[str] = []
+        self._pieces = 0
         self._finish: str | None = None
         self._log_probability = 0.0
         self._usage: tuple[int, int, int] | None = None
@@ -52,11 +55,13 @@ class AnswerReader:
         if chunk.text:
             if self._finish is not None:
                 raise MalformedReply("the model server sent text after the end of its answer")
-            self._texts.append(chunk.text)
+            self._pieces += 1
             self._last_s = time.perf_counter() - self._began
             self._first_s = self._last_s if self._first_s is None else self._first_s
-            self._on_delta(chunk.text)
-        self._finish = chunk.finish or self._finish
+            self._say(self._stopped.add(chunk.text))
+        if chunk.finish:
+            self._finish = chunk.finish
+            self._say(self._stopped.finish())
         self._log_probability += chunk.log_probability or 0.0
         self._usage = chunk.usage or self._usage
         self._model = chunk.model or self._model
@@ -84,13 +89,13 @@ class AnswerReader:
         reason = _REASONS.get(self._finish)
         if reason is None:
             raise MalformedReply("the model server ended an answer for an unknown reason")
-        read, cached, written = self._usage or (0, 0, len(self._texts))
+        read, cached, written = self._usage or (0, 0, self._pieces)
         read = read or prompt_tokens  # Ollama counts no tokens of a prompt that it knows
         total_s = time.perf_counter() - self._began
         name = self._model or model
         return Answer(
-            "".join(self._texts),
-            reason,
+            self._stopped.text,
+            FinishReason.STOP if self._stopped.ended else reason,
             prompt_tokens=read,
             completion_tokens=max(1, written),
             log_probability=min(0.0, self._log_probability),
@@ -106,3 +111,7 @@ class AnswerReader:
                 batch_rows=1,
             ),
         )
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._on_delta(text)

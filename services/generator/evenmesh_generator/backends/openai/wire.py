@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator.backends.openai.errors import is_too_long
+from evenmesh_generator.backends.stops import stops
 from evenmesh_generator.domain import Decoding
 from evenmesh_kit.remote.client import parse_json
 from evenmesh_kit.remote.errors import MalformedReply, Rejected, ServerUnavailable, from_status, said_in
@@ -151,6 +152,7 @@ class Interface:
         asked = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
         body = {
             **self.further,
+            **stops(self.further, decoding),
             "model": self.model,
             **asked,
             "max_tokens": decoding.max_new_tokens,

@@ -36,6 +36,7 @@ from evenmesh_generator.domain import (
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.runtime.prompts.fitting import Fitted
 from evenmesh_generator.runtime.statistics import EngineStatistics
+from evenmesh_generator.stopped_text import StoppedText
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
@@ -166,7 +167,7 @@ class VllmModel(TritonWriter):
     ) -> Answer:
         """Send one prompt and read up to the end of its answer."""
         began, sampling = time.perf_counter(), self._sampling
-        first_s, pieces = 0.0, list[Piece]()
+        first_s, pieces, stopped = 0.0, list[Piece](), StoppedText(decoding.stop)
         inputs = vllm_wire.generation(fitted.row, decoding, sampling.further, sampling.known)
         try:
             stream = replica.client.stream(self._description.name, inputs, timeout_s=timeout_s)
@@ -180,8 +181,8 @@ class VllmModel(TritonWriter):
                     piece = vllm_wire.piece(outputs)
                     first_s = first_s if pieces else time.perf_counter() - began
                     pieces.append(piece)
-                    if piece.text:
-                        on_delta(piece.text)
+                    if text := stopped.add(piece.text):
+                        on_delta(text)
             if not pieces or pieces[-1].finish is None:
                 raise MalformedReplyError("the stream ended without an answer")
             last = pieces[-1]
@@ -189,13 +190,15 @@ class VllmModel(TritonWriter):
                 raise ModelUnavailable(f"{self._description.name} gave an answer up at the Triton server")
             if last.finish not in _REASONS:
                 raise MalformedReplyError(f"the answer ended for an unknown reason, {last.finish!r}")
+            if text := stopped.finish():
+                on_delta(text)
         except MalformedReplyError as error:
             raise to_mesh_error(error) from None
         counted = next((one.read for one in pieces if one.read), None)
         read = counted or self._prompter.tokens(size_of(fitted.row))
         return Answer(
-            "".join(one.text for one in pieces),
-            _REASONS[last.finish],
+            stopped.text,
+            FinishReason.STOP if stopped.ended else _REASONS[last.finish],
             prompt_tokens=read,
             completion_tokens=max(1, sum(one.written for one in pieces)),
             log_probability=last.log_probability,

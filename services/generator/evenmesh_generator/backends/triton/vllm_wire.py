@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from evenmesh.wire.errors import InvalidField
+from evenmesh_generator.backends.stops import stops
 from evenmesh_generator.backends.triton.wire import MalformedReplyError
 from evenmesh_generator.domain import Decoding
 from evenmesh_generator.triton.tensors import Tensor, read_texts, texts
@@ -128,7 +129,8 @@ def top(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 def _inputs(
     prompt: str, decoding: Decoding, further: Mapping[str, Any], asked: Iterable[str]
 ) -> dict[str, Tensor]:
-    sampling = {**further, "max_tokens": decoding.max_new_tokens, "temperature": decoding.temperature}
+    lengths = {"max_tokens": decoding.max_new_tokens, "temperature": decoding.temperature}
+    sampling = {**further, **stops(further, decoding), **lengths}
     if decoding.temperature > 0:
         sampling |= {"top_p": decoding.top_p, "seed": decoding.seed}
     return {

@@ -41,7 +41,7 @@ class _Sequence:
         self.log_probabilities: list[float] = []
         """Those of each token, where they are known."""
         self.stopped = False
-        """Whether the model ended it, rather than ran out of length."""
+        """Whether the model or a text of ``stop`` ended it, rather than its length."""
         self.broken = False
         """Whether the model gave it scores that are no numbers, so that it has no next token."""
         self._max = decoding.max_new_tokens
@@ -94,9 +94,11 @@ class SingleSequence(_Sequence):
             self.done = True
         else:
             self._say(self._transcript.push(token))
-            self.done = full
+            self.stopped = self._transcript.ended
+            self.done = self.stopped or full
         if self.done:
             self._say(self._transcript.finish())
+            self.stopped |= self._transcript.ended
 
 
 class BeamSequences(_Sequence):
@@ -145,3 +147,4 @@ class BeamSequences(_Sequence):
             self.stopped = self._ends_by_itself()
             ids = ids[:-1]
         self._say("".join([*map(self._transcript.push, ids), self._transcript.finish()]))
+        self.stopped |= self._transcript.ended

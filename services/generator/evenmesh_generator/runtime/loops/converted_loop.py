@@ -189,7 +189,8 @@ class ConvertedLoop(Loop):
         """Send a listener the answer that a search found."""
         task.sequence = sequence = self._sequence(task)
         for token in found.ids:
-            sequence.take(token, 0.0)
+            if not sequence.done:
+                sequence.take(token, 0.0)
         sequence.log_probability = found.log_probability
 
     def _sequence(self, task: Task) -> SingleSequence:

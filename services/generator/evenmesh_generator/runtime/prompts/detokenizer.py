@@ -50,6 +50,11 @@ class IncrementalDetokenizer:
         return rest
 
     @property
+    def ended(self) -> bool:
+        """Return False: the model ends its answer."""
+        return False
+
+    @property
     def span(self) -> None:
         """Return None: the text stands nowhere."""
 

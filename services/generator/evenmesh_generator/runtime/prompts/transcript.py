@@ -22,6 +22,10 @@ class Transcript(Protocol):
         """Return all text so far."""
 
     @property
+    def ended(self) -> bool:
+        """Return whether the text is complete, whatever the model writes after it."""
+
+    @property
     def span(self) -> Span | None:
         """Return where the finished text stands; None unless it is copied from one passage."""
 
