@@ -430,8 +430,7 @@ def _check_decoding(message: generator_pb.Decoding) -> None:
     for name, (low, high) in _DECODING_BOUNDS.items():
         if name in given:
             checks.between(f"decoding.{name}", given[name], low, high)
-    for at, one in enumerate(message.stop):
-        checks.not_empty(f"decoding.stop[{at}]", one)
+    checks.stop("decoding.stop", message.stop)
 
 
 def _check_turns(turns: Sequence[generator_pb.Turn]) -> None:

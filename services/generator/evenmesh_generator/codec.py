@@ -250,7 +250,5 @@ def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
     seed = secrets.randbelow(2**32) if temperature > 0 else 0
     if message.HasField("seed"):
         seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
-    for at, one in enumerate(message.stop):
-        checks.not_empty(f"decoding.stop[{at}]", one)
-    stop = tuple(message.stop)
+    stop = checks.stop("decoding.stop", message.stop)
     return Decoding(num_beams, max_new_tokens, temperature, top_p, seed, stop, beams_named=named)

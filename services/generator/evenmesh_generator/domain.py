@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Final
 
 
 class Augmentation(enum.Enum):
@@ -52,10 +51,6 @@ class Turn:
     answer: str
 
 
-MAX_STOP: Final = 8
-"""Most texts that end an answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """How tokens are chosen.
@@ -63,7 +58,7 @@ class Decoding:
     ``num_beams`` [1, 16], 1 is greedy; ``beams_named``: whether the caller names them, otherwise a model that
     can search fewer does; ``max_new_tokens`` [1, 4096]; ``temperature`` [0, 10], 0 means no
     sampling, and sampling has one beam; ``top_p`` (0, 1]; ``seed`` [0, 2^63); ``stop``: texts that end the
-    answer, at most :data:`MAX_STOP` of 1 to 128 bytes.
+    answer, at most 8 of 1 to 128 bytes.
     """
 
     num_beams: int = 1

@@ -132,6 +132,8 @@ def test_every_augmentation_has_a_meaning(name: str) -> None:
         ({"decoding": pb.Decoding(temperature=math.inf)}, "decoding.temperature"),
         ({"decoding": pb.Decoding(top_p=0.0)}, "decoding.top_p"),
         ({"decoding": pb.Decoding(stop=["\n", ""])}, "decoding.stop[1]"),
+        ({"decoding": pb.Decoding(stop=["x" * 129])}, "decoding.stop[0]"),
+        ({"decoding": pb.Decoding(stop=["x"] * 9)}, "decoding.stop"),
         ({"decoding": pb.Decoding(top_p=1.1)}, "decoding.top_p"),
         ({"decoding": pb.Decoding(top_p=math.nan)}, "decoding.top_p"),
         ({"decoding": pb.Decoding(seed=2**63)}, "decoding.seed"),

@@ -21,6 +21,10 @@ MAX_ATTRIBUTES: Final = 64
 """Most attributes of a passage."""
 MAX_ATTRIBUTE_BYTES: Final = 1_024
 """Largest attribute, key and value together. Bytes."""
+MAX_STOP: Final = 8
+"""Most texts that end an answer."""
+MAX_STOP_BYTES: Final = 128
+"""Longest of them. Bytes."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -49,18 +53,21 @@ def at_most(field: str, value: str, max_bytes: int) -> str:
     return value
 
 
-def not_empty(field: str, value: str) -> str:
-    """Check for at least one character."""
-    if not value:
-        raise InvalidField(field, "must not be empty")
-    return value
-
-
 def text(field: str, value: str, *, max_bytes: int = 8192) -> str:
     """Check for 1 to ``max_bytes`` bytes of UTF-8 that are not only white space."""
     if not at_most(field, value, max_bytes).strip():
         raise InvalidField(field, "must not be empty or only white space")
     return value
+
+
+def stop(field: str, value: Sequence[str]) -> tuple[str, ...]:
+    """Check for at most :data:`MAX_STOP` texts of 1 to :data:`MAX_STOP_BYTES` bytes."""
+    if len(value) > MAX_STOP:
+        raise InvalidField(field, f"must be at most {MAX_STOP} texts, has {len(value)}")
+    for at, one in enumerate(value):
+        if not at_most(f"{field}[{at}]", one, MAX_STOP_BYTES):
+            raise InvalidField(f"{field}[{at}]", "must not be empty")
+    return tuple(value)
 
 
 def name(field: str, value: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.generator.v1.generator_service_pb2 import Decoding, Turn
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.checks import MAX_STOP
 from evenmesh.wire.errors import InvalidField, MeshError, restored
 from evenmesh_gateway.json_messages import from_value
 from evenmesh_gateway.openai import pipelines
@@ -18,7 +19,6 @@ from evenmesh_gateway.openai import pipelines
 MAX_MESSAGES: Final = 201
 """Most messages of a chat: the question, and 100 turns before it."""
 _MAX_NEW_TOKENS: Final = 4_096
-_MAX_STOP: Final = 8
 _TYPES: Final = frozenset({"str", "float", "int", "bool"})
 """Names of types, which pydantic adds to the place of a value that may be of several."""
 _LONGEST: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -161,7 +161,7 @@ class ChatRequest(Asked):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=_MAX_STOP)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOP)] | None = None
 
 
 class ResponseRequest(Asked):

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenmesh.common.v1 import common_pb2
+from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField, MeshError, Overloaded, from_item_error
 from evenmesh_generator.domain import (
-    MAX_STOP,
     Answer,
     Augmentation,
     Cost,
@@ -236,8 +236,8 @@ def _read_decoding(tensors: Mapping[str, Tensor], defaults: Decoding) -> Decodin
         name: _number(tensors[name], name) if name in tensors else getattr(defaults, name)
         for name in _DECODING
     }
-    stop = tuple(read_texts(tensors["stop"], "stop")) if "stop" in tensors else ()
-    values["stop"] = stop
+    if "stop" in tensors:
+        values["stop"] = checks.stop("stop", read_texts(tensors["stop"], "stop"))
     decoding = Decoding(**values)
     for name, allowed, fine in (
         ("num_beams", "1 to 16", 1 <= decoding.num_beams <= 16),
@@ -245,7 +245,6 @@ def _read_decoding(tensors: Mapping[str, Tensor], defaults: Decoding) -> Decodin
         ("temperature", "0 to 10", 0 <= decoding.temperature <= 10),
         ("top_p", "over 0, to 1", 0 < decoding.top_p <= 1),
         ("seed", "0 or more", decoding.seed >= 0),
-        ("stop", "at most 8 texts, none empty", len(stop) <= MAX_STOP and all(stop)),
     ):
         if not fine:
             raise InvalidField(name, f"is {values[name]}; allowed: {allowed}")
