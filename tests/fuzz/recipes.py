@@ -191,6 +191,7 @@ def _decoding(rng: Random) -> generator.Decoding:
     _maybe(rng, decoding, "temperature", rng.choice((0.0, 1.0, 10.0)))
     _maybe(rng, decoding, "top_p", rng.choice((0.1, 1.0)))
     _maybe(rng, decoding, "seed", rng.choice((0, 2**63 - 1)))
+    decoding.stop.extend(rng.choice(((), ("\n",), ("a", "the"))))
     return decoding
 
 

@@ -137,6 +137,7 @@ class AnsweringPlan:
             "models": list(self.models),
             "beams": self.decoding.num_beams,
             "tokens": self.decoding.max_new_tokens,
+            **({"stop": list(self.decoding.stop)} if self.decoding.stop else {}),
             "template": self.template or "",
             "seed": self.seed,
             **shard.settings,

@@ -71,6 +71,10 @@ def rag(
     max_tokens: Annotated[
         int, typer.Option(help="Longest answer in tokens; 32 is the paper's for open questions.")
     ] = 32,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Text that ends an answer before it. May be repeated."),
+    ] = None,
     abstention: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Answer that counts as abstention. [default: not in the passages]"),
@@ -120,7 +124,7 @@ def rag(
                 depths=n or [20],
                 contexts=k or [5],
                 models=study.models_of(model, client.addresses),
-                decoding=Decoding(num_beams=beams, max_new_tokens=max_tokens),
+                decoding=Decoding(num_beams=beams, max_new_tokens=max_tokens, stop=tuple(stop or ())),
                 template=template,
                 seed=seed,
                 timeout=timeout,
@@ -219,7 +223,8 @@ def _facts(
         (
             "decoding",
             f"{plan.decoding.num_beams} beam(s), at most {plan.decoding.max_new_tokens} tokens, "
-            f"prompt {plan.template or 'of the model'}",
+            f"prompt {plan.template or 'of the model'}"
+            + (f", stop at {', '.join(map(repr, plan.decoding.stop))}" if plan.decoding.stop else ""),
         ),
         ("seeds", f"questions {plan.seed}, intervals 0"),
         ("intervals", intervals(Bootstrap(level=level), "questions")),

@@ -170,6 +170,15 @@ async def test_claims_and_conversations_are_asked_by_their_prompts(tmp_path: Pat
         ]
 
 
+async def test_texts_that_end_answers_are_sent_and_are_settings_of_the_run(questions: Path) -> None:
+    plain = plan_of(questions)
+    stopped = plan_of(questions, decoding=Decoding(num_beams=1, max_new_tokens=32, stop=("\nUser:",)))
+    assert stopped.settings() == plain.settings() | {"stop": ["\nUser:"]}
+    generation = FakeGeneration()
+    await evaluate(cast(Any, FakeClient()), cast(Any, generation), stopped, next(iter(stopped.units())))
+    assert {tuple(options["decoding"].stop) for _, options in generation.asked} == {("\nUser:",)}
+
+
 async def test_what_is_written_is_not_asked_again_and_the_bytes_are_the_same(
     questions: Path, tmp_path: Path
 ) -> None:
