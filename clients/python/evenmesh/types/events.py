@@ -139,10 +139,10 @@ class Answer:
     dropped_passages: int
     cut_passages: int
     dropped_turns: int
-    cut_question: bool
     cost: Cost
     member: str = ""
     confidence: float | None = None
+    cut_question: bool = False
 
 
 @dataclass(frozen=True, slots=True)
