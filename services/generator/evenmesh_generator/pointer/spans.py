@@ -136,6 +136,8 @@ class SpanTranscript:
         confidence: calibration of the model; None if it has none.
     """
 
+    ended = False
+
     def __init__(
         self,
         passages: Sequence[str],
@@ -152,11 +154,6 @@ class SpanTranscript:
         self._alive: list[tuple[int, int, int]] = []  # passage, first and last token
         self._written = 0
         self.text = ""
-
-    @property
-    def ended(self) -> bool:
-        """Return False: the model ends its answer."""
-        return False
 
     @property
     def span(self) -> Span | None:

@@ -22,7 +22,7 @@ LONGEST_PAIR = 256
 MOST_PAIRS = 16
 """Most pairs of one answer, unless it has more passages: long ones are read in several."""
 MAX_QUESTION = 64
-"""Longest question read as it is, in tokens. Of a longer one as many are read, of what asks first."""
+"""Most tokens that are read of a question; of a longer one what asks comes first."""
 MAX_TITLE = 24
 """Longest title kept, in tokens, the colon after it not counted."""
 OVERLAP = 48

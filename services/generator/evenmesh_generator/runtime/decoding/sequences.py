@@ -88,14 +88,12 @@ class SingleSequence(_Sequence):
         self.log_probabilities.append(gained)
         if self.processors is not None:
             self.ids.append(token)
-        full = self.written >= self._max
         if token in self._rules.ends:
             self.stopped = self._ends_by_itself()
             self.done = True
         else:
             self._say(self._transcript.push(token))
-            self.stopped = self._transcript.ended
-            self.done = self.stopped or full
+            self.done = self._transcript.ended or self.written >= self._max
         if self.done:
             self._say(self._transcript.finish())
             self.stopped |= self._transcript.ended

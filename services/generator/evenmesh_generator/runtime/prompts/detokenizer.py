@@ -19,6 +19,8 @@ class IncrementalDetokenizer:
         decode: text of token ids, as the whole answer would be decoded.
     """
 
+    ended = False
+
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
@@ -48,11 +50,6 @@ class IncrementalDetokenizer:
         rest = whole[len(given) :]
         self._given.append(rest)
         return rest
-
-    @property
-    def ended(self) -> bool:
-        """Return False: the model ends its answer."""
-        return False
 
     @property
     def span(self) -> None:
