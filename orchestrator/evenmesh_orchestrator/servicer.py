@@ -13,11 +13,12 @@ import grpc
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from evenmesh.wire import deadline
+from evenmesh.wire import checks, deadline
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.rpc.wire_scan import check_bounds
 from evenmesh_kit.security import caller as callers
 from evenmesh_orchestrator import codec, cost
 from evenmesh_orchestrator.asks.pipeline import Pipeline
@@ -28,7 +29,7 @@ from evenmesh_orchestrator.conversations.conversation import Conversation
 from evenmesh_orchestrator.conversations.store import ConversationLost, ConversationStore
 from evenmesh_orchestrator.conversations.stream import Inbox
 from evenmesh_orchestrator.conversations.turns import TurnEnd, TurnEvent, TurnHandler
-from evenmesh_orchestrator.domain import Retrieved
+from evenmesh_orchestrator.domain import Ask, Retrieved
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,6 +39,7 @@ T = TypeVar("T")
 _INLINE_CANDIDATES: Final = 64
 _AHEAD: Final = 64
 """Events of an audit that wait for a caller who reads slowly: each names up to a hundred passages."""
+_MAX_ID_BYTES: Final = 128
 _INLINE_BYTES: Final = 65_536
 
 
@@ -111,6 +113,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             while (request := await inbox.next(within_s=self._conversations.lifetime_s)) is not None:
                 first = conversation is None
                 if conversation is None:
+                    checks.at_most("conversation_id", request.conversation_id, _MAX_ID_BYTES)
                     conversation = await self._conversations.acquire(tenant, request.conversation_id)
                 try:
                     if not first:  # the call itself has counted the first turn
@@ -190,11 +193,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         options = conversation.options
         if request.HasField("options"):
             options = conversation_codec.read_options(request.options)
-        ask, settings = await self._read(
-            request.ask,
-            partial(conversation_codec.read_turn, request.ask, conversation, self._defaults),
-            more=conversation.settings,
-        )
+
+        def read() -> tuple[Ask, bytes]:
+            check_bounds(request)
+            return conversation_codec.read_turn(request.ask, conversation, self._defaults)
+
+        ask, settings = await self._read(request.ask, read, more=conversation.settings)
         await self._conversations.keep(conversation, settings, options)
         conversation.check_room(ask.question, ask.k)
         conversation.run_id = ask.run_id

@@ -85,14 +85,23 @@ def case(rpc: Rpc, rng: Random, versions: Sequence[str] = ()) -> Case:
         made = [one.SerializeToString() for one in recipes.requests(rpc.name, rng, versions)]
         roll = rng.random()
         if roll < 0.3:
-            made = [one + wire.single(rpc.request, rng) for one in made]
+            made = [_merged(rpc, one + wire.single(rpc.request, rng)) for one in made]
         elif roll < 0.6:
             # What comes later overrides, is merged or is appended: one field of a right request turns odd.
-            made = [one + wire.message(rpc.request, rng, density=rng.choice((0.02, 0.1))) for one in made]
+            odd = (wire.message(rpc.request, rng, density=rng.choice((0.02, 0.1))) for _ in made)
+            made = [_merged(rpc, one + more) for one, more in zip(made, odd, strict=True)]
     if rng.random() < 0.08:
         made = [wire.mutated(one, rng) for one in made]
     most = _MOST_STREAM_BYTES if rpc.takes_many else _MOST_BYTES
     return tuple(one[:most] for one in made)
+
+
+def _merged(rpc: Rpc, data: bytes) -> bytes:
+    """Write a message as protobuf does, each field once; as it is where it cannot be read."""
+    try:
+        return GetMessageClass(rpc.request).FromString(data).SerializeToString()
+    except (DecodeError, ValueError):
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +246,13 @@ def _wrong_in(rpc: Rpc, reply: bytes) -> str:
         message: Message = GetMessageClass(rpc.method.output_type).FromString(reply)
     except DecodeError as error:
         return f"the reply is no {rpc.method.output_type.full_name}: {error}"
-    for item in _item_errors(message):
+    for item in item_errors(message):
         if item.code in ("INTERNAL", "UNKNOWN", "") or not item.reason:
             return f"an item of the reply has {item.code or 'no code'}: {item.message}"
     return ""
 
 
-def _item_errors(message: Message) -> Iterator[common_pb2.ItemError]:
+def item_errors(message: Message) -> Iterator[common_pb2.ItemError]:
     if message.DESCRIPTOR.full_name == _ITEM_ERROR:
         yield common_pb2.ItemError.FromString(message.SerializeToString())
         return
@@ -252,7 +261,7 @@ def _item_errors(message: Message) -> Iterator[common_pb2.ItemError]:
         if kind is None or kind.GetOptions().map_entry:
             continue
         for inner in value if one.is_repeated else (value,):
-            yield from _item_errors(inner)
+            yield from item_errors(inner)
 
 
 async def fuzz(

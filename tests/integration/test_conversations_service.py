@@ -238,7 +238,7 @@ async def test_errors_of_a_turn_do_not_end_the_conversation(mesh: Mesh) -> None:
 async def test_a_turn_is_cancelled_and_the_next_one_taken(mesh: Mesh) -> None:
     async with talking(mesh) as stream:
         await stream.take("Which river?", **stream.first())
-        mesh.generator.letter_delay_s = 0.5
+        mesh.generator.letter_delay_s = 60.0
         await stream.send("And then?")
         while True:
             event: Any = await stream.call.read()

@@ -78,10 +78,11 @@ class UnreadRequests(HandlerInterceptor):
 class RequestReader(HandlerInterceptor):
     """Server interceptor that reads, checks and decodes the requests of admitted calls; the innermost one.
 
-    A request may have at most the bytes that the contract states for its method (``max_request_bytes``). One
-    over 64 KiB is decoded in a thread, after the bounds of its fields have been checked on its bytes
-    (:mod:`evenmesh_kit.rpc.wire_scan`). Undecodable requests are INVALID_ARGUMENT with reason
-    ``MALFORMED_REQUEST``; gRPC alone answers UNKNOWN.
+    A request may have at most the bytes that the contract states for its method (``max_request_bytes``). The
+    bounds of its fields are checked on its bytes before it is decoded (:mod:`evenmesh_kit.rpc.wire_scan`),
+    over 64 KiB in a thread. But a servicer whose items have errors of their own checks each item of requests
+    up to 64 KiB, and that of a stream the lengths of texts, so that it can say which item of all is wrong.
+    Undecodable requests are INVALID_ARGUMENT with reason ``MALFORMED_REQUEST``; gRPC alone answers UNKNOWN.
 
     A decoded request takes a share of the process's and the tenant's memory until its call ends, or until the
     next request of its stream is asked for: what the scan estimates, or 16 times its size up to 64 KiB. One
@@ -180,13 +181,14 @@ class RequestReader(HandlerInterceptor):
         size = len(data)
         if size > decoder.largest:
             raise _too_large(size, decoder.largest, decoder.method)
-        # A smaller one takes little memory, and its servicer answers item by item or goes on with a stream.
         if size <= _INLINE_BYTES:
+            if not decoder.item_errors:  # a small one takes little memory: its servicer rejects items alone
+                decoder.scan(data)
             if size > _UNCOUNTED_BYTES:
                 await held.enter(self._memory.admit(_DECODED_FACTOR * size))
             return decoder.decode(data)
         run = asyncio.get_running_loop().run_in_executor
-        takes = await run(self._threads, decoder.estimate, data, self._memory.largest)
+        takes = await run(self._threads, decoder.scan, data, self._memory.largest)
         await held.enter(self._memory.admit(takes))
         return await run(self._threads, decoder.decode, data)
 
@@ -198,13 +200,15 @@ class _Decoder:
     Attributes:
         method: full name.
         largest: largest request. Bytes.
-        estimate: checks the bounds of a large request; returns the bytes that it takes decoded, up to a most.
+        item_errors: whether items have errors of their own.
+        scan: checks the bounds of a request; returns the bytes that it takes decoded, up to a most.
         decode: returns the message.
     """
 
     method: str
     largest: int
-    estimate: Callable[[bytes, int], int]
+    item_errors: bool
+    scan: Callable[..., int]
     decode: Callable[[bytes], Any]
 
 
@@ -391,7 +395,7 @@ def _decoder(handler: Handler, largest: int, method: str) -> _Decoder:
     name = descriptor.full_name if descriptor is not None else "request"
     # The servicer of a stream says which item of the whole stream has a text that is too long.
     texts = not handler.request_streaming
-    estimate = scanner_of(descriptor, texts=texts).scan if descriptor is not None else _as_sent
+    scan = scanner_of(descriptor, texts=texts).scan if descriptor is not None else _as_sent
 
     def decoded(data: bytes) -> Any:
         try:
@@ -399,7 +403,7 @@ def _decoder(handler: Handler, largest: int, method: str) -> _Decoder:
         except (DecodeError, ValueError) as error:
             raise malformed(name, str(error)) from None
 
-    return _Decoder(method, largest, estimate, decoded)
+    return _Decoder(method, largest, facts_of(method).item_errors, scan, decoded)
 
 
 def _too_large(size: int, largest: int, method: str) -> MeshError:
@@ -410,7 +414,7 @@ def _too_large(size: int, largest: int, method: str) -> MeshError:
     )
 
 
-def _as_sent(data: bytes, _most: int) -> int:
+def _as_sent(data: bytes, _most: int = 0) -> int:
     return len(data)
 
 

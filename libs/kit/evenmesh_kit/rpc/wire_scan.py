@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 from evenmesh.wire.bounds import bounds_of
 from evenmesh.wire.errors import InvalidField, MeshError
@@ -133,6 +134,15 @@ class Scanner:
 def scanner_of(descriptor: Descriptor, *, texts: bool = True) -> Scanner:
     """Return the scanner of a kind of message."""
     return Scanner(descriptor, texts=texts)
+
+
+def check_bounds(message: Message) -> None:
+    """Check the bounds of a decoded message, such as one of a stream that goes on without it.
+
+    Raises:
+        InvalidField: a field is beyond a bound; has its path.
+    """
+    scanner_of(message.DESCRIPTOR).scan(message.SerializeToString())
 
 
 def malformed(name: str, why: str) -> MeshError:

@@ -19,6 +19,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute import steps
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
+from evenmesh_kit.rpc.wire_scan import check_bounds
 from evenmesh_lab.similarities import MissingModel, Similarities
 
 R = TypeVar("R", bound=Message)
@@ -92,6 +93,7 @@ class MeasuresServicer(pb_grpc.EvaluatorServiceServicer):
         """Let answers vote as they arrive: reply to every answer with the winner so far."""
         session: measures.AnytimeVote | None = None
         async for request in request_iterator:
+            check_bounds(request)
             if session is None:
                 begin = partial(measures.AnytimeVote, similarities=self._similarities)
                 session = await self._compute(request, begin)

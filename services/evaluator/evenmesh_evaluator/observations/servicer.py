@@ -24,6 +24,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_kit.rpc.statuses import item_error
+from evenmesh_kit.rpc.wire_scan import check_bounds
 from evenmesh_kit.security import agents
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -142,8 +143,13 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
     async def _measure(self, message: pb.Observation) -> tuple[Observation, Measurement]:
         now_us = time.time_ns() // 1000
         if _cells(message) <= _INLINE_CELLS:
-            return measure_message(message, now_us)
-        return await self._observation_pool.run(measure_message, message, now_us)
+            return _measure_new(message, now_us)
+        return await self._observation_pool.run(_measure_new, message, now_us)
+
+
+def _measure_new(message: pb.Observation, now_us: int) -> tuple[Observation, Measurement]:
+    check_bounds(message)
+    return measure_message(message, now_us)
 
 
 def measure_message(message: pb.Observation, now_us: int) -> tuple[Observation, Measurement]:

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
 from evenmesh.wire.channel import connect
-from evenmesh_kit.rpc import requests
+from evenmesh_kit.rpc import requests, wire_scan
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.rpc.requests import RequestReader
 from evenmesh_kit.rpc.runtime_streams import host_of
@@ -143,7 +143,11 @@ async def test_a_request_over_the_bound_of_its_method_is_refused(
         assert "at most 100" in error.message
 
 
-async def test_decoded_requests_of_running_calls_share_a_bound(serve: Any, call: Any) -> None:
+async def test_decoded_requests_of_running_calls_share_a_bound(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_scan, "UNSTATED", 2**20)
+    monkeypatch.setattr(requests, "scanner_of", wire_scan.Scanner)
     running, go = asyncio.Semaphore(0), asyncio.Event()
     telemetry = InMemoryTelemetry("echo")
 

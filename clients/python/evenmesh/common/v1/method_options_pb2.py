@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'evenmesh/common/v1/method_options.proto\x12\x12\x65venmesh.common.v1\x1a google/protobuf/descriptor.proto\"\xb8\x01\n\x0bMethodFacts\x12\x16\n\tretryable\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\'\n\x05roles\x18\x02 \x03(\x0e\x32\x18.evenmesh.common.v1.Role\x12.\n\x08metering\x18\x03 \x01(\x0e\x32\x1c.evenmesh.common.v1.Metering\x12\x19\n\x11max_request_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x61udited\x18\x06 \x01(\x08\x42\x0c\n\n_retryable*q\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0c\n\x08ROLE_ASK\x10\x01\x12\x0f\n\x0bROLE_INGEST\x10\x02\x12\x11\n\rROLE_FEEDBACK\x10\x03\x12\x0e\n\nROLE_TRAIN\x10\x04\x12\x11\n\rROLE_PROVIDER\x10\x05*M\n\x08Metering\x12\x18\n\x14METERING_UNSPECIFIED\x10\x00\x12\x12\n\x0eMETERING_CALLS\x10\x01\x12\x13\n\x0fMETERING_TOKENS\x10\x02:P\n\x05\x66\x61\x63ts\x12\x1e.google.protobuf.MethodOptions\x18\x9d\x8c\x03 \x01(\x0b\x32\x1f.evenmesh.common.v1.MethodFactsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'evenmesh/common/v1/method_options.proto\x12\x12\x65venmesh.common.v1\x1a google/protobuf/descriptor.proto\"\xcd\x01\n\x0bMethodFacts\x12\x16\n\tretryable\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\'\n\x05roles\x18\x02 \x03(\x0e\x32\x18.evenmesh.common.v1.Role\x12.\n\x08metering\x18\x03 \x01(\x0e\x32\x1c.evenmesh.common.v1.Metering\x12\x19\n\x11max_request_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x61udited\x18\x06 \x01(\x08\x12\x13\n\x0bitem_errors\x18\x07 \x01(\x08\x42\x0c\n\n_retryable*q\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0c\n\x08ROLE_ASK\x10\x01\x12\x0f\n\x0bROLE_INGEST\x10\x02\x12\x11\n\rROLE_FEEDBACK\x10\x03\x12\x0e\n\nROLE_TRAIN\x10\x04\x12\x11\n\rROLE_PROVIDER\x10\x05*M\n\x08Metering\x12\x18\n\x14METERING_UNSPECIFIED\x10\x00\x12\x12\n\x0eMETERING_CALLS\x10\x01\x12\x13\n\x0fMETERING_TOKENS\x10\x02:P\n\x05\x66\x61\x63ts\x12\x1e.google.protobuf.MethodOptions\x18\x9d\x8c\x03 \x01(\x0b\x32\x1f.evenmesh.common.v1.MethodFactsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'evenmesh.common.v1.method_options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=284
-  _globals['_ROLE']._serialized_end=397
-  _globals['_METERING']._serialized_start=399
-  _globals['_METERING']._serialized_end=476
+  _globals['_ROLE']._serialized_start=305
+  _globals['_ROLE']._serialized_end=418
+  _globals['_METERING']._serialized_start=420
+  _globals['_METERING']._serialized_end=497
   _globals['_METHODFACTS']._serialized_start=98
-  _globals['_METHODFACTS']._serialized_end=282
+  _globals['_METHODFACTS']._serialized_end=303
 # @@protoc_insertion_point(module_scope)

@@ -92,6 +92,7 @@ class MethodFacts(_message.Message):
     METERING_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     AUDITED_FIELD_NUMBER: _builtins.int
+    ITEM_ERRORS_FIELD_NUMBER: _builtins.int
     retryable: _builtins.bool
     """Whether a channel may send a failed call again by itself: the method changes nothing, or changes it once
     however often the call arrives. Default: false.
@@ -106,6 +107,10 @@ class MethodFacts(_message.Message):
     """Whether the service records each call in its audit log: the method deletes data, or changes which model is
     served. Default: false.
     """
+    item_errors: _builtins.bool
+    """Whether each item of a request, or of a stream of requests, has its own error: in a request up to 64 KiB an
+    item with a field beyond its bound is rejected alone. Default: false, the whole request is rejected.
+    """
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___Role.ValueType]:
         """Roles that may call it; a caller needs one of them. Default: none, only administrators and services."""
@@ -118,10 +123,11 @@ class MethodFacts(_message.Message):
         metering: Global___Metering.ValueType = ...,
         max_request_bytes: _builtins.int = ...,
         audited: _builtins.bool = ...,
+        item_errors: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_retryable", b"_retryable", "retryable", b"retryable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retryable", b"_retryable", "audited", b"audited", "max_request_bytes", b"max_request_bytes", "metering", b"metering", "retryable", b"retryable", "roles", b"roles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retryable", b"_retryable", "audited", b"audited", "item_errors", b"item_errors", "max_request_bytes", b"max_request_bytes", "metering", b"metering", "retryable", b"retryable", "roles", b"roles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__retryable: _TypeAlias = _typing.Literal["retryable"]  # noqa: Y015
     _WhichOneofArgType__retryable: _TypeAlias = _typing.Literal["_retryable", b"_retryable"]  # noqa: Y015

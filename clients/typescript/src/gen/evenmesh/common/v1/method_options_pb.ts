@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file evenmesh/common/v1/method_options.proto.
  */
 export const file_evenmesh_common_v1_method_options: GenFile = /*@__PURE__*/
-  fileDesc("CidldmVubWVzaC9jb21tb24vdjEvbWV0aG9kX29wdGlvbnMucHJvdG8SEmV2ZW5tZXNoLmNvbW1vbi52MSK4AQoLTWV0aG9kRmFjdHMSFgoJcmV0cnlhYmxlGAEgASgISACIAQESJwoFcm9sZXMYAiADKA4yGC5ldmVubWVzaC5jb21tb24udjEuUm9sZRIuCghtZXRlcmluZxgDIAEoDjIcLmV2ZW5tZXNoLmNvbW1vbi52MS5NZXRlcmluZxIZChFtYXhfcmVxdWVzdF9ieXRlcxgEIAEoBBIPCgdhdWRpdGVkGAYgASgIQgwKCl9yZXRyeWFibGUqcQoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASDAoIUk9MRV9BU0sQARIPCgtST0xFX0lOR0VTVBACEhEKDVJPTEVfRkVFREJBQ0sQAxIOCgpST0xFX1RSQUlOEAQSEQoNUk9MRV9QUk9WSURFUhAFKk0KCE1ldGVyaW5nEhgKFE1FVEVSSU5HX1VOU1BFQ0lGSUVEEAASEgoOTUVURVJJTkdfQ0FMTFMQARITCg9NRVRFUklOR19UT0tFTlMQAjpXCgVmYWN0cxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGJ2MAyABKAsyHy5ldmVubWVzaC5jb21tb24udjEuTWV0aG9kRmFjdHNSBWZhY3RzYgZwcm90bzM", [file_google_protobuf_descriptor]);
+  fileDesc("CidldmVubWVzaC9jb21tb24vdjEvbWV0aG9kX29wdGlvbnMucHJvdG8SEmV2ZW5tZXNoLmNvbW1vbi52MSLNAQoLTWV0aG9kRmFjdHMSFgoJcmV0cnlhYmxlGAEgASgISACIAQESJwoFcm9sZXMYAiADKA4yGC5ldmVubWVzaC5jb21tb24udjEuUm9sZRIuCghtZXRlcmluZxgDIAEoDjIcLmV2ZW5tZXNoLmNvbW1vbi52MS5NZXRlcmluZxIZChFtYXhfcmVxdWVzdF9ieXRlcxgEIAEoBBIPCgdhdWRpdGVkGAYgASgIEhMKC2l0ZW1fZXJyb3JzGAcgASgIQgwKCl9yZXRyeWFibGUqcQoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASDAoIUk9MRV9BU0sQARIPCgtST0xFX0lOR0VTVBACEhEKDVJPTEVfRkVFREJBQ0sQAxIOCgpST0xFX1RSQUlOEAQSEQoNUk9MRV9QUk9WSURFUhAFKk0KCE1ldGVyaW5nEhgKFE1FVEVSSU5HX1VOU1BFQ0lGSUVEEAASEgoOTUVURVJJTkdfQ0FMTFMQARITCg9NRVRFUklOR19UT0tFTlMQAjpXCgVmYWN0cxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGJ2MAyABKAsyHy5ldmVubWVzaC5jb21tb24udjEuTWV0aG9kRmFjdHNSBWZhY3RzYgZwcm90bzM", [file_google_protobuf_descriptor]);
 
 /**
  * Facts about one method. Every method states all of them.
@@ -59,6 +59,14 @@ export type MethodFacts = Message<"evenmesh.common.v1.MethodFacts"> & {
    * @generated from field: bool audited = 6;
    */
   audited: boolean;
+
+  /**
+   * Whether each item of a request, or of a stream of requests, has its own error: in a request up to 64 KiB an
+   * item with a field beyond its bound is rejected alone. Default: false, the whole request is rejected.
+   *
+   * @generated from field: bool item_errors = 7;
+   */
+  itemErrors: boolean;
 };
 
 /**
