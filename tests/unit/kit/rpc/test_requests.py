@@ -178,6 +178,17 @@ async def test_decoded_requests_of_running_calls_share_a_bound(
     assert await echo("bidi", *[text] * 40) == [text] * 40  # one at a time
 
 
+async def test_a_small_request_beyond_a_bound_is_not_decoded(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = decoding(monkeypatch)
+    echo = call(await serve())
+    refused = echo.method("unary")(ItemError(message="a" * (wire_scan.UNSTATED + 1)), timeout=60)
+    assert await refused.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "message: must be at most 1024 bytes, has 1025" in await refused.details()
+    assert not seen
+
+
 @pytest.mark.parametrize("kind", ["unary", "server_stream"])
 async def test_a_call_without_its_request_is_refused(serve: Any, call: Any, kind: str) -> None:
     server = await serve()
