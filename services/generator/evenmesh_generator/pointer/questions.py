@@ -1,4 +1,4 @@
-"""Find what a long question asks."""
+"""Find what a message asks among what it says."""
 
 from __future__ import annotations
 
@@ -8,37 +8,50 @@ from typing import Final
 
 from evenmesh_core.earlier_words import words
 
-_ABBREVIATIONS: Final = (
-    "[A-Z]|Capt|Col|Dr|Gen|Gov|Jr|Lt|Mr|Mrs|Ms|No|Pres|Prof|Rep|Rev|Sen|Sgt|Sr|St|approx|cf|e[.]g|i[.]e|vs"
-)
-_NOT_AFTER: Final = "".join(rf"(?<!\b{one}[.])" for one in _ABBREVIATIONS.split("|"))
-_SENTENCE_END: Final = re.compile(rf"(?<=[.!?]){_NOT_AFTER}[\"'”’)\]]*\s+(?=[^\sa-z])")
-_CLOSING: Final = "\"'”’)]"
+_ABBREVIATION_LIST: Final = """
+[A-Za-z] Assoc Ave Blvd Bros Capt Co Col Corp Cpl Dept Dr Ft Gen Gov Hon Inc Jr Lt Ltd Maj Mr Mrs Ms Mt Mts No
+Op Pres Prof Pt Rep Rev Sen Sgt Sr St Univ Vol approx ca cf e[.]g ed est fig i[.]e no pp viz vol vs
+Jan Feb Mar Apr Aug Sept Sep Oct Nov Dec
+"""
+_LEAST_WORDS: Final = 3
+_CLOSING: Final = re.escape("\"'”’)]")
+_NOT_AFTER: Final = "".join(rf"(?<!\b{one}[.])" for one in _ABBREVIATION_LIST.split())
+_SENTENCE_END: Final = re.compile(rf"(?<=[?])\s+|(?<=[.!?]){_NOT_AFTER}[{_CLOSING}]*\s+(?=[^\sa-z])")
+"""Words of earlier turns follow a question mark in small letters, those of a title a quotation mark."""
+_ASKS: Final = re.compile(rf"[?][{_CLOSING}]*\s*\Z")
 
 
 def asking(text: str) -> str:
     """Return the sentences of ``text`` that end with a question mark, in order; may be empty."""
-    return " ".join(_divided(text)[0])
+    return " ".join(_divided(text)[1])
 
 
 def asking_first(text: str) -> str:
-    """Return :func:`asking`, followed by the content words that the other sentences add, the last one first;
-    ``text`` if no sentence asks.
+    """Return :func:`asking`, followed by the content words that the other sentences add: first those before
+    the last question, the nearest first, then those after it. It is ``text`` if none or all ask, and if
+    what asks has less than three words, such as "Why?".
 
     A reader that learnt from bare questions takes what stands before one for a part of it.
     """
-    asked, others = _divided(text)
-    return words(" ".join(asked), others) if asked else text
+    before, asked, after = _divided(text)
+    question = " ".join(asked)
+    others = [*reversed(after), *before]
+    return words(question, others) if others and len(question.split()) >= _LEAST_WORDS else text
 
 
-def _divided(text: str) -> tuple[list[str], list[str]]:
-    """Return the sentences that ask, and the others."""
-    asked: list[str] = []
+def _divided(text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the sentences that ask, between the others before and after the last of them."""
     others: list[str] = []
+    asked: list[str] = []
+    before = 0
     for block in _blocks(text):
         for sentence in _SENTENCE_END.split(block):
-            (asked if sentence.rstrip(_CLOSING).endswith("?") else others).append(sentence)
-    return asked, others
+            if _ASKS.search(sentence):
+                asked.append(sentence)
+                before = len(others)
+            else:
+                others.append(sentence)
+    return others[:before], asked, others[before:]
 
 
 def _blocks(text: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ LONGEST_PAIR = 256
 MOST_PAIRS = 16
 """Most pairs of one answer, unless it has more passages: long ones are read in several."""
 MAX_QUESTION = 64
-"""Most tokens that are read of a question; of a longer one what asks comes first."""
+"""Most tokens that are read of a question."""
 MAX_TITLE = 24
 """Longest title kept, in tokens, the colon after it not counted."""
 OVERLAP = 48
@@ -104,11 +104,8 @@ class PairTokenizer:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def question(self, text: str) -> tuple[int, ...]:
-        """Return the word-piece ids of a question, at most :data:`MAX_QUESTION`: those of
-        :func:`~evenmesh_generator.pointer.questions.asking_first` if it has more.
-        """
-        ids = self.ids(text)
-        return ids if len(ids) <= MAX_QUESTION else self.ids(asking_first(text))[:MAX_QUESTION]
+        """Return the word-piece ids of a question, what asks first, at most :data:`MAX_QUESTION`."""
+        return self.ids(asking_first(text))[:MAX_QUESTION]
 
     def text(self, text: str) -> Text:
         """Return the word-piece ids of ``text`` and where each lies in it; Markdown is read as text."""

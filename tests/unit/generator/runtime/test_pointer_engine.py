@@ -214,18 +214,30 @@ def test_what_asks_is_never_cut(model: LanguageEngine, question: str, has: str, 
 
 
 @pytest.mark.parametrize("augmentation", [Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT])
-def test_of_a_long_question_what_asks_is_read_first_and_the_answer_says_so(
-    model: LanguageEngine, augmentation: Augmentation
+@pytest.mark.parametrize(
+    ("times", "contextual", "cut"), [(1, False, False), (1, True, False), (30, False, True)]
+)
+def test_what_asks_is_read_first_and_the_answer_says_so_if_a_part_is_not_read(
+    model: LanguageEngine, augmentation: Augmentation, times: int, contextual: bool, cut: bool
 ) -> None:
-    story = "Word word word. " * 30
-    long, _ = write(model, _request(question=f"{story}{QUESTION}", augmentation=augmentation))
-    short, _ = write(model, _request(question=f"{QUESTION} Word", augmentation=augmentation))
+    story = "Word word word. " * times
+    question = f"{story}{QUESTION}"
+    more = " Zürich" if contextual else ""
+    long, _ = write(
+        model,
+        _request(
+            question=question,
+            augmentation=augmentation,
+            contextual_question=f"{question}{more}" if contextual else "",
+        ),
+    )
+    short, _ = write(model, _request(question=f"{QUESTION} Word{more}", augmentation=augmentation))
     assert (long.text, long.prompt_tokens, long.log_probability) == (
         short.text,
         short.prompt_tokens,
         short.log_probability,
     )
-    assert (long.cut_question, short.cut_question) == (True, False)
+    assert (long.cut_question, short.cut_question) == (cut, False)
     assert _judge(model, f"{story}{QUESTION}", PASSAGES) == pytest.approx(
         _judge(model, f"{QUESTION} Word", PASSAGES)
     )
@@ -233,7 +245,7 @@ def test_of_a_long_question_what_asks_is_read_first_and_the_answer_says_so(
 
 def test_a_long_query_is_judged_as_far_as_it_can_be_read(model: LanguageEngine) -> None:
     """A conversation adds words of earlier turns to its query, more than the model reads."""
-    most = " ".join([QUESTION] + ["word"] * 64)
+    most = " ".join([QUESTION] + [f"word{at}" for at in range(64)])
     got = _judge(model, most, PASSAGES)
     assert got == pytest.approx(_judge(model, f"{most} more words", PASSAGES))
     assert got != pytest.approx(_judge(model, QUESTION, PASSAGES))

@@ -101,7 +101,7 @@ class PairPrompter:
         return SpanTranscript(passages, texts, prompt.shown, self._tokenizer, self._confidence)
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
-        """Return one pair per passage. Of a question that is too long, what asks is read first."""
+        """Return one pair per passage."""
         self._check_template(request.template)
         question = self._tokenizer.question(request.question)
         made = [self._pair(question, passage, request.tenant) for passage in request.passages]
@@ -111,16 +111,18 @@ class PairPrompter:
         """Return what is read of the question, and whether that is less than all of it."""
         self._check_template(request.template)
         ids = self._tokenizer.ids(request.question)
-        if len(ids) <= MAX_QUESTION:
-            return self._tokenizer.ids(request.contextual_question)[:MAX_QUESTION] or ids, False
-        asked = self._tokenizer.ids(asking(request.question))
-        if 0 < len(asked) <= MAX_QUESTION:
-            return self._tokenizer.question(request.question), True
-        has = f"{len(asked)} tokens in" if asked else f"{len(ids)} tokens and no"
-        raise InvalidField(
-            "question",
-            f"has {has} sentences that end with a question mark; {self._name} reads at most {MAX_QUESTION}",
-        )
+        cut = len(ids) > MAX_QUESTION
+        if cut:
+            asked = self._tokenizer.ids(asking(request.question))
+            if not 0 < len(asked) <= MAX_QUESTION:
+                has = f"{len(asked)} tokens in" if asked else f"{len(ids)} tokens and no"
+                raise InvalidField(
+                    "question",
+                    f"has {has} sentences that end with a question mark; "
+                    f"{self._name} reads at most {MAX_QUESTION}",
+                )
+        question = self._tokenizer.question
+        return question(request.contextual_question) or question(request.question), cut
 
     def _check_template(self, template: str) -> None:
         if template:
