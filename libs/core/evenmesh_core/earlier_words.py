@@ -6,7 +6,8 @@ docs/guides/conversations.md has the numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 EARLIER_TURNS: Final = 10
@@ -29,28 +30,36 @@ whom whose why will with would yes you your
 _FUNCTION_WORDS: Final = frozenset(_FUNCTION_WORD_LIST.split())
 
 
-def words(question: str, earlier: Sequence[str]) -> str:
+def words(question: str, earlier: Sequence[str], *, least: int | None = None) -> str:
     """Return the turn followed by content words of earlier user turns that it lacks, newest turn first.
 
     Args:
         question: the user's turn.
         earlier: the user's turns before it, oldest first.
+        least: adds no more words than the turn needs to have so many different content words; None: all.
 
     Returns:
         At most :data:`MAX_BYTES`; the turn itself where nothing is added.
     """
-    seen = {word.lower() for word in _WORD.findall(question)} | _FUNCTION_WORDS
+    seen = {word.lower() for word in _WORD.findall(question)}
+    room = None if least is None else max(0, least - len(seen - _FUNCTION_WORDS))
+    seen |= _FUNCTION_WORDS
     text = question
-    for turn in reversed(earlier):
-        for word in _WORD.findall(turn):
-            if word.lower() in seen:
-                continue
-            seen.add(word.lower())
-            longer = f"{text} {word}"
-            if len(longer.encode()) > MAX_BYTES:
-                return text
-            text = longer
+    for word in islice(_new_words(reversed(earlier), seen), room):
+        longer = f"{text} {word}"
+        if len(longer.encode()) > MAX_BYTES:
+            break
+        text = longer
     return text
+
+
+def _new_words(turns: Iterable[str], seen: set[str]) -> Iterator[str]:
+    """Yield each word of the turns that was not seen, once, whatever its case."""
+    for turn in turns:
+        for word in _WORD.findall(turn):
+            if word.lower() not in seen:
+                seen.add(word.lower())
+                yield word
 
 
 def balanced(question: str, text: str) -> str:

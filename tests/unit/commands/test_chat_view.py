@@ -39,7 +39,7 @@ def test_what_the_model_did_not_read_is_said(capsys: Output) -> None:
     )
     _TurnView(Screen(), as_json=False).show(answer)
     assert capsys.readouterr().err.splitlines() == [
-        "! question too long for the model: it read what ends with a question mark, and words",
+        "! the model read of the question what ends with a question mark, and a few words",
         "! too long for the model: 1 passage left out",
         "! the model did not read 2 earlier turns",
     ]

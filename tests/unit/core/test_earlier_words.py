@@ -18,6 +18,21 @@ def test_words_that_the_turn_has_are_not_said_twice() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("least", "text"),
+    [
+        (1, "Who owns it?"),
+        (2, "Who owns it? long"),
+        (3, "Who owns it? long Austria"),
+        (9, "Who owns it? long Austria Danube rise"),
+        (None, "Who owns it? long Austria Danube rise"),
+    ],
+)
+def test_no_more_words_are_added_than_the_turn_needs(least: int | None, text: str) -> None:
+    earlier = ["Where does the Danube rise?", "And how long is it in Austria?"]
+    assert words("Who owns it?", earlier, least=least) == text
+
+
 def test_words_stop_before_they_are_too_long() -> None:
     text = words("x" * (MAX_BYTES - 10), ["Donaudampfschiff Rhein"])
     assert text == "x" * (MAX_BYTES - 10) + " Rhein" or text == "x" * (MAX_BYTES - 10)

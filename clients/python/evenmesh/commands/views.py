@@ -370,7 +370,7 @@ def left_out(answers: Sequence[Answer]) -> list[str]:
     """Return lines on what the model did not read of the question, ranked passages and earlier turns."""
     lines = []
     if any(answer.cut_question for answer in answers):
-        lines.append("question too long for the model: it read what ends with a question mark, and words")
+        lines.append("the model read of the question what ends with a question mark, and a few words")
     for count, what in (
         (sum(answer.dropped_passages for answer in answers), "left out"),
         (sum(answer.cut_passages for answer in answers), "cut at the end"),

@@ -119,8 +119,8 @@ class Answer:
         cut_passages: passages that were shown but cut at their end.
         dropped_turns: earlier turns of a conversation that were left out, oldest first: they did not fit, or
             the model's default template does not use turns.
-        cut_question: whether the question was too long for the model, which read the sentences that end with
-            a question mark, and words of the others.
+        cut_question: whether the model read a part of the question: the sentences that end with a question
+            mark, and a few words of the others.
         cost: what it cost.
         confidence: calibrated probability that it is right, the span or the abstention, in [0, 1]; None of
             models that have none.

@@ -14,11 +14,13 @@ Op Pres Prof Pt Rep Rev Sen Sgt Sr St Univ Vol approx ca cf e[.]g ed est fig i[.
 Jan Feb Mar Apr Aug Sept Sep Oct Nov Dec
 """
 _LEAST_WORDS: Final = 3
+_CONTENT_WORDS: Final = 6
 _CLOSING: Final = re.escape("\"'”’)]")
 _NOT_AFTER: Final = "".join(rf"(?<!\b{one}[.])" for one in _ABBREVIATION_LIST.split())
 _SENTENCE_END: Final = re.compile(rf"(?<=[?])\s+|(?<=[.!?]){_NOT_AFTER}[{_CLOSING}]*\s+(?=[^\sa-z])")
 """Words of earlier turns follow a question mark in small letters, those of a title a quotation mark."""
 _ASKS: Final = re.compile(rf"[?][{_CLOSING}]*\s*\Z")
+_ENDS: Final = re.compile(rf"[.!?][{_CLOSING}]*\s*\Z")
 
 
 def asking(text: str) -> str:
@@ -27,16 +29,20 @@ def asking(text: str) -> str:
 
 
 def asking_first(text: str) -> str:
-    """Return :func:`asking`, followed by the content words that the other sentences add: first those before
-    the last question, the nearest first, then those after it. It is ``text`` if none or all ask, and if
-    what asks has less than three words, such as "Why?".
+    """Return :func:`asking`, with content words that the other sentences add until it has six: first those
+    before the last question, the nearest first, then those after it. All words follow of a text behind the
+    last question that ends without a mark: a conversation adds words of earlier turns there.
 
-    A reader that learnt from bare questions takes what stands before one for a part of it.
+    It is ``text`` if none or all ask, and if what asks has less than three words, such as "Why?". A reader
+    that learnt from bare questions takes what stands beside one for a part of it. docs/guides/prompts.md
+    has the numbers.
     """
     before, asked, after = _divided(text)
     question = " ".join(asked)
-    others = [*reversed(after), *before]
-    return words(question, others) if others and len(question.split()) >= _LEAST_WORDS else text
+    if not (before or after) or len(question.split()) < _LEAST_WORDS:
+        return text
+    added = after.pop() if after and not _ENDS.search(after[-1]) else ""
+    return words(words(question, [*reversed(after), *before], least=_CONTENT_WORDS), [added])
 
 
 def _divided(text: str) -> tuple[list[str], list[str], list[str]]:

@@ -34,23 +34,27 @@ def test_sentences_that_ask_are_found(text: str, asked: str) -> None:
     [
         (
             f"{STORY} How many finished?",
-            "How many finished? Fifteen runners competed first Boston Marathon 1897",
+            "How many finished? Fifteen runners competed first Boston",
         ),
         (
             f"{STORY} How many finished? They were told to rest. What else?",
-            "How many finished? What else? told rest Fifteen runners competed first Boston Marathon 1897",
+            "How many finished? What else? told rest Fifteen runners competed",
         ),
         (
             f"How many finished? {STORY}",
-            "How many finished? first Boston Marathon 1897 Fifteen runners competed",
+            "How many finished? first Boston Marathon 1897 Fifteen",
         ),
         (
             f"Hello. {STORY} Who won it? Thanks! Be brief.",
-            "Who won it? Fifteen runners competed first Boston Marathon 1897 Hello brief",
+            "Who won it? Fifteen runners competed first Boston",
         ),
-        ("I tow a trailer. Must I pay? plates truck", "Must I pay? tow trailer plates truck"),
+        (
+            f"{STORY} Where did the first black woman to win Boston run?",
+            "Where did the first black woman to win Boston run?",
+        ),
+        ("I tow. Must I pay? a b c d e f g", "Must I pay? tow b c d e f g"),
     ],
-    ids=["before", "between", "after", "both", "words of earlier turns"],
+    ids=["before", "between", "after", "both", "six words", "words of earlier turns"],
 )
 def test_what_asks_comes_first_and_then_the_words_of_the_nearest_sentence(text: str, read: str) -> None:
     assert asking_first(text) == read

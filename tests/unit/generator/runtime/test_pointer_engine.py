@@ -215,7 +215,7 @@ def test_what_asks_is_never_cut(model: LanguageEngine, question: str, has: str, 
 
 @pytest.mark.parametrize("augmentation", [Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT])
 @pytest.mark.parametrize(
-    ("times", "contextual", "cut"), [(1, False, False), (1, True, False), (30, False, True)]
+    ("times", "contextual", "cut"), [(0, False, False), (1, False, True), (1, True, True), (30, False, True)]
 )
 def test_what_asks_is_read_first_and_the_answer_says_so_if_a_part_is_not_read(
     model: LanguageEngine, augmentation: Augmentation, times: int, contextual: bool, cut: bool
@@ -231,13 +231,14 @@ def test_what_asks_is_read_first_and_the_answer_says_so_if_a_part_is_not_read(
             contextual_question=f"{question}{more}" if contextual else "",
         ),
     )
-    short, _ = write(model, _request(question=f"{QUESTION} Word{more}", augmentation=augmentation))
+    word = " Word" if times else ""
+    short, _ = write(model, _request(question=f"{QUESTION}{word}{more}", augmentation=augmentation))
     assert (long.text, long.prompt_tokens, long.log_probability) == (
         short.text,
         short.prompt_tokens,
         short.log_probability,
     )
-    assert (long.cut_question, short.cut_question) == (cut, False)
+    assert (long.cut_question, short.cut_question) == (cut, cut)
     assert _judge(model, f"{story}{QUESTION}", PASSAGES) == pytest.approx(
         _judge(model, f"{QUESTION} Word", PASSAGES)
     )

@@ -371,8 +371,8 @@ class Answer(_message.Message):
     Unit: probability. Range: [0, 1].
     """
     cut_question: _builtins.bool
-    """Whether the question was too long for the model, so that it read the sentences that end with a question mark, and
-    words of the others, as many as fit. Only the bundled model and others of its kind.
+    """Whether the model read a part of the question: the sentences that end with a question mark, and a few words of the
+    others. Only the bundled model and others of its kind.
     """
     @_builtins.property
     def cost(self) -> Global___Cost:

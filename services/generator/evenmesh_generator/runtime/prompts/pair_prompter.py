@@ -111,8 +111,7 @@ class PairPrompter:
         """Return what is read of the question, and whether that is less than all of it."""
         self._check_template(request.template)
         ids = self._tokenizer.ids(request.question)
-        cut = len(ids) > MAX_QUESTION
-        if cut:
+        if len(ids) > MAX_QUESTION:
             asked = self._tokenizer.ids(asking(request.question))
             if not 0 < len(asked) <= MAX_QUESTION:
                 has = f"{len(asked)} tokens in" if asked else f"{len(ids)} tokens and no"
@@ -121,8 +120,8 @@ class PairPrompter:
                     f"has {has} sentences that end with a question mark; "
                     f"{self._name} reads at most {MAX_QUESTION}",
                 )
-        question = self._tokenizer.question
-        return question(request.contextual_question) or question(request.question), cut
+        question = self._tokenizer.question(request.question)
+        return self._tokenizer.question(request.contextual_question) or question, question != ids
 
     def _check_template(self, template: str) -> None:
         if template:

@@ -383,8 +383,8 @@ export type Answer = Message<"evenmesh.generator.v1.Answer"> & {
   span?: Span | undefined;
 
   /**
-   * Whether the question was too long for the model, so that it read the sentences that end with a question mark, and
-   * words of the others, as many as fit. Only the bundled model and others of its kind.
+   * Whether the model read a part of the question: the sentences that end with a question mark, and a few words of the
+   * others. Only the bundled model and others of its kind.
    *
    * @generated from field: bool cut_question = 15;
    */
