@@ -307,8 +307,8 @@ _LIMITS = """## Limits
   better answers. Compare the rows above before relying on it as a reranker.
 - It was trained on Wikipedia paragraphs, mostly with questions written by people who saw the paragraph;
   expect less elsewhere. It does not see earlier turns of a conversation.
-- It reads 64 tokens of a question: the sentences that end with a question mark, and a few words of the others.
-  If those sentences are longer, the service rejects it.
+- It reads 64 tokens of a question: the sentences that end with a question mark, and a few words of others. If
+  those sentences are longer, the service rejects it.
 - Question and passage together have at most 256 tokens; a longer passage is read in pieces that overlap, at
   most 16 in one answer, and cut after them. The measures above read the first piece.
 - Markdown is read without its signs; a table cell ends an answer.

@@ -37,8 +37,8 @@ def test_sentences_that_ask_are_found(text: str, asked: str) -> None:
             "How many finished? Fifteen runners competed first Boston",
         ),
         (
-            f"{STORY} How many finished? They were told to rest. What else?",
-            "How many finished? What else? told rest Fifteen runners competed",
+            f"{STORY} How many finished? They were sent to rest. What else?",
+            "How many finished? What else? sent rest Fifteen runners competed",
         ),
         (
             f"How many finished? {STORY}",
