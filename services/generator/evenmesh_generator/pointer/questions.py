@@ -18,7 +18,8 @@ _CONTENT_WORDS: Final = 6
 _CLOSING: Final = re.escape("\"'”’)]")
 _NOT_AFTER: Final = "".join(rf"(?<!\b{one}[.])" for one in _ABBREVIATION_LIST.split())
 _SENTENCE_END: Final = re.compile(rf"(?<=[?])\s+|(?<=[.!?]){_NOT_AFTER}[{_CLOSING}]*\s+(?=[^\sa-z])")
-"""Words of earlier turns follow a question mark in small letters, those of a title a quotation mark."""
+"""A bare question mark always ends a sentence: words of earlier turns follow it, in small letters too. Behind
+a quotation mark, as in a title, a small letter goes on with the sentence."""
 _ASKS: Final = re.compile(rf"[?][{_CLOSING}]*\s*\Z")
 _ENDS: Final = re.compile(rf"[.!?][{_CLOSING}]*\s*\Z")
 
