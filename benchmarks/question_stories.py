@@ -72,7 +72,7 @@ class WholeQuestions(PairTokenizer):
 def main() -> None:
     """Ask, and write the table into the page."""
     parser = command.parser("question_stories", __doc__)
-    parser.add_argument("--questions", type=int, default=300, help="of SQuAD; drawn")
+    parser.add_argument("--questions", type=int, default=200, help="of SQuAD; drawn")
     given = parser.parse_args()
     torch.set_num_threads(1)
     model, base = artifact.load(None), evenmesh_models.minilm()

@@ -34,16 +34,17 @@ def asking_first(text: str) -> str:
     before the last question, the nearest first, then those after it. All words follow of a text behind the
     last question that ends without a mark: a conversation adds words of earlier turns there.
 
-    It is ``text`` if none or all ask, and if what asks has less than three words, such as "Why?". A reader
-    that learnt from bare questions takes what stands beside one for a part of it. docs/guides/prompts.md
-    has the numbers.
+    If what asks has less than three words, such as "Why?", all words of the others follow. It is ``text`` if
+    none or all ask. A reader that learnt from bare questions takes what stands beside one for a part of it.
+    docs/guides/prompts.md has the numbers.
     """
     before, asked, after = _divided(text)
-    question = " ".join(asked)
-    if not (before or after) or len(question.split()) < _LEAST_WORDS:
+    if not asked or not (before or after):
         return text
+    question = " ".join(asked)
+    least = _CONTENT_WORDS if len(question.split()) >= _LEAST_WORDS else None
     added = after.pop() if after and not _ENDS.search(after[-1]) else ""
-    return words(words(question, [*reversed(after), *before], least=_CONTENT_WORDS), [added])
+    return words(words(question, [*reversed(after), *before], least=least), [added])
 
 
 def _divided(text: str) -> tuple[list[str], list[str], list[str]]:

@@ -61,6 +61,7 @@ def test_a_long_question_is_cut(tokenizer: PairTokenizer) -> None:
 def test_what_asks_is_read_first(tokenizer: PairTokenizer, times: int) -> None:
     story = "I read old tales. " * times
     assert tokenizer.question(f"{story}{QUESTION}") == tokenizer.ids(f"{QUESTION} read old")
+    assert tokenizer.question(f"{story}Why?") == tokenizer.ids("Why? read old tales")
 
 
 def test_an_empty_title_leaves_no_colon(tokenizer: PairTokenizer) -> None:
