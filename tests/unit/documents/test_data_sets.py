@@ -210,6 +210,11 @@ def test_grades_between_whole_numbers_are_kept_and_what_is_no_grade_is_refused(
         fetch(f"hf:{parquet}/queries", out, qrels=f"hf:{parquet}/ungraded")
 
 
+def test_a_split_that_is_not_there_is_named_with_those_that_are(parquet: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataSetError, match=r"cannot be opened \(Bad split: nope\..*\['train'\]\)$"):
+        fetch(f"hf:{parquet}/queries?split=nope", tmp_path / "out")
+
+
 def test_the_command_says_what_it_wrote(
     mesh: ScriptedMesh, registered: str, tmp_path: Path, capsys: Output
 ) -> None:

@@ -95,6 +95,8 @@ class _HuggingFace:
         split = address.options.get("split")
         try:
             found: Any = datasets.load_dataset(address.name, split=split, streaming=True, **options)
+        except ValueError as exc:  # of a split or a configuration that it does not have
+            raise DataSetError(f"cannot be opened ({_first_line(exc)})") from exc
         except Exception as exc:  # datasets has no base of its errors
             raise DataSetError(
                 f"cannot be opened ({type(exc).__name__}: {_first_line(exc)}); a copy on this machine is "

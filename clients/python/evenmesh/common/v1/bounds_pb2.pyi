@@ -21,8 +21,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class FieldBounds(_message.Message):
     """Upper bounds of one field. Every repeated, map, string and bytes field of a request states those that apply to
-    it; names and meaning are those of `buf.validate`. A service checks them before it decodes a message: a field
-    beyond a bound is INVALID_ARGUMENT, and the error has its path.
+    it; names and meaning are those of `buf.validate`. A service checks them before it works on a request: a field
+    beyond a bound is INVALID_ARGUMENT, and the error has its path. Where a method has `item_errors`, only
+    the item beyond the bound may be rejected.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

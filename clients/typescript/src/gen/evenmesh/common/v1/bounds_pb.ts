@@ -18,8 +18,9 @@ export const file_evenmesh_common_v1_bounds: GenFile = /*@__PURE__*/
 
 /**
  * Upper bounds of one field. Every repeated, map, string and bytes field of a request states those that apply to
- * it; names and meaning are those of `buf.validate`. A service checks them before it decodes a message: a field
- * beyond a bound is INVALID_ARGUMENT, and the error has its path.
+ * it; names and meaning are those of `buf.validate`. A service checks them before it works on a request: a field
+ * beyond a bound is INVALID_ARGUMENT, and the error has its path. Where a method has `item_errors`, only
+ * the item beyond the bound may be rejected.
  *
  * @generated from message evenmesh.common.v1.FieldBounds
  */
