@@ -23,8 +23,8 @@ from benchmarks.page import fill, table
 from benchmarks.question_stories import AS_IT_STANDS, SEED, Case, doc2dial, squad
 from benchmarks.shared_data import folder, rows
 from evenmesh_core.arrays import FloatArray
+from evenmesh_core.asking import asking_alone
 from evenmesh_core.fusion import fused_log_odds
-from evenmesh_generator.pointer.questions import asking
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_lab.studies import Bootstrap
 from evenmesh_reranker import bundled
@@ -78,8 +78,8 @@ def main() -> None:
 def readings(model: LoadedModel, case: Case) -> dict[str, FloatArray]:
     """Return the log-odds of a case's passages by each reading; all are one if only questions are asked."""
     stands = _log_odds(model, case.question, case)
-    alone = asking(case.question)
-    asks = stands if alone in ("", case.question) else _log_odds(model, alone, case)
+    alone = asking_alone(case.question)
+    asks = stands if alone == case.question else _log_odds(model, alone, case)
     return {AS_IT_STANDS: stands, ASKING: asks, MEAN: (stands + asks) / 2}
 
 

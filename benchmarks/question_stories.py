@@ -25,9 +25,9 @@ from benchmarks.history_turns import shown
 from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, pieces, rows
 from evenmesh_core.arrays import FloatArray
+from evenmesh_core.asking import asking_first
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.questions import asking_first
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.tokenization import MAX_QUESTION, PairTokenizer
 from evenmesh_lab.studies import Bootstrap

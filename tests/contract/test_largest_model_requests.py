@@ -128,6 +128,7 @@ class CountingModel:
     version = "counting"
     device = "cpu"
     fusions = Fusions()
+    reads_asking = True
     parallel = 1
 
     def __init__(self) -> None:

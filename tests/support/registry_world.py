@@ -41,6 +41,10 @@ class Model:
         return Fusions()
 
     @property
+    def reads_asking(self) -> bool:
+        return False
+
+    @property
     def parallel(self) -> int:
         return 1
 

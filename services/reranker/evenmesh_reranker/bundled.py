@@ -186,6 +186,7 @@ def _whole(source: Path, config: dict[str, Any]) -> tuple[Any, Any]:
     model.load_state_dict(state)
     if fusion := config.get("fusion"):
         model.config.evenmesh_fusion = fusion
+    model.config.evenmesh_reads_asking = bool(config.get("reads_asking"))
     model.train(mode=False)
     return model, tokenizer
 

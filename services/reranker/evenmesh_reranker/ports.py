@@ -99,6 +99,10 @@ class LoadedModel(Protocol):
     def fusions(self) -> Fusions:
         """How its scores are fused with those of a first stage by default; weight 0: not at all."""
 
+    @property
+    def reads_asking(self) -> bool:
+        """Whether a query is also read without what it says beside its question."""
+
     def knows(self, agent: Agent) -> bool:
         """Return whether the model has tokens of the agent's task and model."""
 

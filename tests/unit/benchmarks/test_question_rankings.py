@@ -39,12 +39,12 @@ def read(question: str, scores: dict[str, float]) -> dict[str, float]:
 
 def test_a_query_is_read_as_it_stands_as_what_asks_and_as_their_mean() -> None:
     """Log-odds of 0.5 and of 0.8 by hand: 0 and log 4."""
-    found = read("It snowed. How high?", {"It snowed. How high?": 0.5, "How high?": 0.8})
+    found = read("It snowed. How high is it?", {"It snowed. How high is it?": 0.5, "How high is it?": 0.8})
     expected = {AS_IT_STANDS: 0.0, ASKING: np.log(4), MEAN: np.log(4) / 2}
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("question", ["How high?", "height of the Alps"])
+@pytest.mark.parametrize("question", ["How high is it?", "height of the Alps"])
 def test_a_query_that_only_asks_or_never_asks_is_read_once(question: str) -> None:
     assert read(question, {question: 0.8}) == pytest.approx(
         dict.fromkeys((AS_IT_STANDS, ASKING, MEAN), np.log(4))

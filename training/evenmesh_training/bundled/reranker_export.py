@@ -95,6 +95,7 @@ def export(
         "max_length": tokenizer.model_max_length,
         "tokens": tokenizer.convert_ids_to_tokens(list(range(len(base[WORDS]), len(tokenizer)))),
         "fusion": None if fusion is None else dict(fusion),
+        "reads_asking": True,
         "record": record,
     }
     (target / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -12,8 +12,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from evenmesh_core.asking import asking_first
 from evenmesh_generator.pointer.markup import BREAK, CELL, heads_of_cells, readable
-from evenmesh_generator.pointer.questions import asking_first
 
 CLS, SEP, PAD = 101, 102, 0
 LONGEST_PAIR = 256

@@ -63,7 +63,7 @@ ABOUT: Final = "about.json"
 PROBED: Final = (3, 28)
 """Tokens of the rows that are compared with PyTorch's."""
 
-_VERSION: Final = "7"
+_VERSION: Final = "8"
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's states, by whether it is bfloat16; a wrong conversion is far below."""
 _ALIKE: Final = 0.1
@@ -186,6 +186,7 @@ class CompiledCrossEncoder:
         try:
             about: dict[str, Any] = json.loads((converted / ABOUT).read_bytes())
             self.fusions = Fusions.parse(about["fusions"])
+            self.reads_asking = bool(about["reads_asking"])
             self._inside: Sizes = {name: (sizes[0], sizes[1]) for name, sizes in about["layers"].items()}
             self._head: Sizes = {name: (sizes[0], sizes[1]) for name, sizes in about["head"].items()}
             self._reads_types = bool(about["reads_types"])

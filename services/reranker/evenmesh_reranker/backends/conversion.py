@@ -35,7 +35,7 @@ from evenmesh_kit.compute.openvino_conversion import (
 )
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends import compiled_encoder
-from evenmesh_reranker.backends.encoder import fusions_of, load, scores_of
+from evenmesh_reranker.backends.encoder import fusions_of, load, reads_asking, scores_of
 from evenmesh_reranker.backends.file_tokenizer import FileTokenizer
 from evenmesh_reranker.backends.first_token import needs_first_token_alone
 from evenmesh_reranker.domain import Agent
@@ -119,6 +119,7 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     np.savez(folder / compiled_encoder.CHECKED, **checked)
     about = {
         "fusions": fusions_of(encoder).dumped(),
+        "reads_asking": reads_asking(encoder),
         "layers": named,
         "head": head,
         "inputs": encoder.tokenizer.model_input_names,

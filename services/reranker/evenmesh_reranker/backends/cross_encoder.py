@@ -16,6 +16,7 @@ from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.lengths import by_length, rows_at_once
 from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.backends import readings
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 from evenmesh_reranker.metrics import RerankerMetrics
 from evenmesh_reranker.models.pairs import passage_text
@@ -54,6 +55,9 @@ class CrossEncoderReranker:
     several share them. Agents share a batch if they share a model,
     whatever adapters they have. A passage is read as its title and text, joined by a space; the end of what
     is too long is cut.
+
+    A query that says something and asks is read twice if the model says so
+    (:mod:`evenmesh_reranker.backends.readings`) and the pairs of both readings may be computed; else once.
 
     A request is scored by the version that serves its agent when it arrives, even if another is promoted
     meanwhile.
@@ -108,11 +112,14 @@ class CrossEncoderReranker:
             MeshError: RESOURCE_EXHAUSTED, the pairs have more tokens than a request may have.
         """
         assigned = await self._models.model_for(agent)
-        rows: list[Row] = []
-        for begin in range(0, len(passages), _CHUNK):
-            some = passages[begin : begin + _CHUNK]
-            rows += await self._pool.run(_rows, query, some, agent, assigned)
-            self._check(rows, len(passages))
+        read = await self._pool.run(readings.readings, assigned.model, query)
+        try:
+            rows = await self._pairs(read, passages, agent, assigned)
+        except MeshError:
+            if read == (query,):
+                raise
+            read = (query,)
+            rows = await self._pairs(read, passages, agent, assigned)
         chunks, order = await self._pool.run(_chunks, rows, assigned, self._batch_tokens)
         turn = asyncio.Semaphore(_WAITING)
 
@@ -121,10 +128,21 @@ class CrossEncoderReranker:
                 return await self._batcher.submit(chunk)
 
         scored = await asyncio.gather(*map(in_turn, chunks))
-        values = [0.0] * len(passages)
+        values = [0.0] * len(rows)
         for at, value in zip(order, (value for chunk in scored for value in chunk), strict=True):
             values[at] = value
-        return Scores(tuple(values), assigned.version, fusion=assigned.fusion(agent))
+        scores = readings.scores(values, len(read))
+        return Scores(tuple(scores), assigned.version, fusion=assigned.fusion(agent))
+
+    async def _pairs(
+        self, read: Sequence[str], passages: Sequence[Passage], agent: Agent, assigned: Assigned
+    ) -> list[Row]:
+        rows: list[Row] = []
+        for begin in range(0, len(passages), _CHUNK):
+            some = passages[begin : begin + _CHUNK]
+            rows += await self._pool.run(_rows, read, some, agent, assigned)
+            self._check(rows, len(passages))
+        return rows
 
     def _check(self, rows: Sequence[Row], count: int) -> None:
         """Refuse pairs of too many tokens, before any is scored."""
@@ -193,8 +211,9 @@ class CrossEncoderReranker:
                 one.scores[one.place] = score
 
 
-def _rows(query: str, passages: Sequence[Passage], agent: Agent, assigned: Assigned) -> list[Row]:
-    return assigned.model.rows(query, [passage_text(one.title, one.text) for one in passages], agent)
+def _rows(read: Sequence[str], passages: Sequence[Passage], agent: Agent, assigned: Assigned) -> list[Row]:
+    texts = [passage_text(one.title, one.text) for one in passages]
+    return readings.rows(assigned.model, read, texts, agent)
 
 
 def _chunks(rows: Sequence[Row], assigned: Assigned, batch_tokens: int) -> tuple[list[_Chunk], list[int]]:

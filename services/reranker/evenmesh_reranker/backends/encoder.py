@@ -21,6 +21,7 @@ from evenmesh_kit.compute.first_token import last_layer_of_first_token
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import LOADING, Placement
 from evenmesh_kit.compute.weights import narrow
+from evenmesh_reranker.backends import readings
 from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
 from evenmesh_reranker.backends.first_token import needs_first_token_alone
 from evenmesh_reranker.backends.head import exact, head
@@ -63,6 +64,7 @@ class Encoder:
         self.provenance = provenance
         self.created_at = created_at
         self.fusions = fusions_of(encoder)
+        self.reads_asking = reads_asking(encoder)
         self._placement = placement
         self._first_token = first_token
         # A fast tokenizer sets its truncation in place: two threads must not use it at once.
@@ -144,8 +146,10 @@ class Encoder:
         self, query: str, passages: Sequence[Passage], agent: Agent, adapter: Adapter | None = None
     ) -> list[float]:
         """Return the score of each passage, [0, 1], as serving computes it."""
-        rows = self.rows(query, [pairs.passage_text(one.title, one.text) for one in passages], agent)
-        return pairs.probabilities(self, rows, [adapter] * len(rows))
+        read = readings.readings(self, query)
+        texts = [pairs.passage_text(one.title, one.text) for one in passages]
+        rows = readings.rows(self, read, texts, agent)
+        return readings.scores(pairs.probabilities(self, rows, [adapter] * len(rows)), len(read))
 
 
 class EncoderLoader:
@@ -274,3 +278,8 @@ def fusions_of(encoder: CrossEncoder) -> Fusions:
         return Fusions.parse(getattr(cast(Any, encoder.model).config, FIELD, None))
     except ValueError as error:
         raise ModelError(f"{FIELD} of config.json: {error}") from None
+
+
+def reads_asking(encoder: CrossEncoder) -> bool:
+    """Return whether its config says that a query is also read without what it says beside its question."""
+    return getattr(cast(Any, encoder.model).config, readings.FIELD, False) is True

@@ -110,16 +110,20 @@ def test_scores_are_pytorchs(folder: Path, kept: Conversions) -> None:
     assert max(wanted) - min(wanted) > 0.1, "the comparison would be vacuous"
     assert model.agent_tokens == exact.agent_tokens
     assert model.fusions == exact.fusions
+    assert model.reads_asking is exact.reads_asking is False
 
 
-def test_fusions_are_those_of_the_model(folder: Path, kept: Conversions, tmp_path: Path) -> None:
+def test_fusions_and_readings_are_those_of_the_model(folder: Path, kept: Conversions, tmp_path: Path) -> None:
     fused = tmp_path / "fused"
     shutil.copytree(folder, fused)
     config = json.loads((fused / "config.json").read_text())
     own = {"task_id": "qa", "model_id": "t5", "weight": 0.5, "neighbors": 0.25}
     config["evenmesh_fusion"] = {"weight": 2.0, "slope": 0.5, "intercept": -1.0, "agents": [own]}
+    config["evenmesh_reads_asking"] = True
     (fused / "config.json").write_text(json.dumps(config))
-    found = _compiled(fused, kept, dtype="float32").fusions
+    model = _compiled(fused, kept, dtype="float32")
+    assert model.reads_asking
+    found = model.fusions
     assert found == tiny_encoders.encoder(fused, version="v1").fusions
     assert found.of(Agent("qa", "t5")) == Fusion(0.5, 0.25)
     assert found.of(Agent()) == Fusion(2.0, 0.0, 0.5, -1.0)

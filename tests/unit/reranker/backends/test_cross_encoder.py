@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
@@ -106,6 +107,46 @@ async def test_an_agents_own_fusion_goes_with_its_scores(make: Make, folder: Pat
     assert (await reranker.score(QUERY, passages, Agent("qa", "t5"))).fusion == Fusion(0.5, 0.25)
     assert (await reranker.score(QUERY, passages, Agent("qa", "bart"))).fusion == Fusion(2.0)
     assert (await reranker.score(QUERY, passages, Agent())).fusion == Fusion(2.0)
+
+
+@pytest.fixture
+def reads_asking(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the model that also reads what asks alone."""
+    target = tmp_path / "reads-asking"
+    shutil.copytree(folder, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"evenmesh_reads_asking": True}))
+    return target
+
+
+async def test_what_asks_is_also_read_alone(make: Make, reads_asking: Path) -> None:
+    """By scores of the model that reads a query once: the mean of both log-odds."""
+    passages = _passages(40)
+    plain, both = make(), make(cross_encoder=reads_asking)
+    asks, story = "What jumps over the dog?", "The fox sleeps. What jumps over the dog?"
+    stands, alone = [np.array(await _score(plain, passages, query)) for query in (story, asks)]
+    assert np.abs(stands - alone).max() > 1e-3, "the comparison would be vacuous"
+    odds = (np.log(stands / (1 - stands)) + np.log(alone / (1 - alone))) / 2
+    found = await _score(both, passages, story)
+    assert found == pytest.approx(1 / (1 + np.exp(-odds)), abs=1e-6)
+    assert await _score(both, passages, asks) == await _score(plain, passages, asks)
+    exact = tiny_encoders.encoder(reads_asking, version="v1")
+    assert found == pytest.approx(exact.scores(story, passages, Agent()), abs=1e-6)
+
+
+async def test_a_query_is_read_once_where_both_readings_have_too_many_tokens(
+    make: Make, reads_asking: Path
+) -> None:
+    """Of 64 tokens each, 40 pairs may be computed: those of 20 passages twice, of 40 once, and not 41."""
+    limit = {"max_length": 64, "max_tokens": 64 * 40}
+    plain, both = make(**limit), make(cross_encoder=reads_asking, **limit)
+    long = [Passage(str(at), "", f"{' '.join(SENTENCES)} " * 30) for at in range(41)]
+    story = "The fox sleeps. What jumps over the dog?"
+    once = await _score(plain, long[:40], story)
+    assert await _score(both, long[:40], story) == once
+    assert await _score(both, long[:20], story) != once[:20]
+    with pytest.raises(MeshError, match="the first 40 of 41 passages"):
+        await _score(both, long, story)
 
 
 async def test_scores_are_those_of_sentence_transformers(make: Make, folder: Path) -> None:
@@ -341,6 +382,7 @@ class _Somewhere:
 
     version = "somewhere"
     fusions = Fusions()
+    reads_asking = False
     parallel = 1
 
     def __init__(self, device: str) -> None:

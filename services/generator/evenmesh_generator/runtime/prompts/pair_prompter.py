@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.asking import asking
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
-from evenmesh_generator.pointer.questions import asking
 from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenmesh_generator.pointer.questions import asking, asking_first
+from evenmesh_core.asking import asking, asking_alone, asking_first
 
 STORY = "The first Boston Marathon was in 1897. Fifteen runners competed."
 
@@ -67,3 +67,19 @@ def test_what_asks_comes_first_and_then_the_words_of_the_nearest_sentence(text: 
 )
 def test_a_text_that_only_asks_or_never_asks_stays(text: str) -> None:
     assert asking_first(text) == text
+    assert asking_alone(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        (f"{STORY} How many finished?", "How many finished?"),
+        (f"What was it? {STORY} How many finished? They rested.", "What was it? How many finished?"),
+        ("How many finished? first Boston Marathon", "How many finished? first Boston Marathon"),
+        (f"{STORY} How many finished? first Marathon", "How many finished? first Marathon"),
+        (f"{STORY} Why?", f"{STORY} Why?"),
+        (f"{STORY} Why so? first Marathon", f"{STORY} Why so? first Marathon"),
+    ],
+)
+def test_what_is_said_is_left_out_but_not_the_words_of_earlier_turns(text: str, alone: str) -> None:
+    assert asking_alone(text) == alone

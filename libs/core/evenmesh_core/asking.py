@@ -47,6 +47,20 @@ def asking_first(text: str) -> str:
     return words(words(question, [*reversed(after), *before], least=least), [added])
 
 
+def asking_alone(text: str) -> str:
+    """Return :func:`asking` with the words of earlier turns that a conversation adds: a text behind the last
+    question that ends without a mark.
+
+    It is ``text`` if none or all ask, or if what asks has less than three words, such as "Why?".
+    """
+    before, asked, after = _divided(text)
+    added = after[-1:] if after and not _ENDS.search(after[-1]) else []
+    question = " ".join(asked)
+    if len(question.split()) < _LEAST_WORDS or len(before) + len(after) == len(added):
+        return text
+    return " ".join([question, *added])
+
+
 def _divided(text: str) -> tuple[list[str], list[str], list[str]]:
     """Return the sentences that ask, between the others before and after the last of them."""
     others: list[str] = []
