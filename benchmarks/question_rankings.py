@@ -20,8 +20,7 @@ import torch
 from benchmarks import command
 from benchmarks.history_turns import shown
 from benchmarks.page import fill, table
-from benchmarks.question_stories import AS_IT_STANDS, SEED, Case, doc2dial, squad
-from benchmarks.shared_data import folder, rows
+from benchmarks.question_stories import AS_IT_STANDS, Case, cases
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.asking import asking_alone
 from evenmesh_core.fusion import fused_log_odds
@@ -53,19 +52,8 @@ def main() -> None:
         parallel=1,
         conversions=Conversions(given.home / "conversions"),
     ).full(bundled.assemble(given.home), "study", provenance="study", created_at=datetime.now(UTC))
-    rng = np.random.default_rng(SEED)
-    squad_open, dialogues = folder("squad-open"), folder("doc2dial-val")
-    cases = [
-        *squad(
-            rows(squad_open / "questions.dev.jsonl.gz"),
-            rows(squad_open / "passages.dev.jsonl.gz"),
-            given.questions,
-            rng,
-        ),
-        *doc2dial(rows(dialogues / "turns.jsonl.gz"), rows(dialogues / "documents.jsonl.gz"), rng),
-    ]
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for case in cases:
+    for case in cases(given.questions):
         for name, log_odds in readings(model, case).items():
             found[case.kind][name].append(float(np.argmax(log_odds) == 0))
     cells = [

@@ -80,20 +80,8 @@ def main() -> None:
         name: PointerReader(model, kind(base), bfloat16=True)
         for name, kind in ((AS_IT_STANDS, WholeQuestions), (ASKS_FIRST, PairTokenizer))
     }
-    rng = np.random.default_rng(SEED)
-    data = folder("squad-open")
-    cases = [
-        *squad(
-            rows(data / "questions.dev.jsonl.gz"), rows(data / "passages.dev.jsonl.gz"), given.questions, rng
-        ),
-        *doc2dial(
-            rows(folder("doc2dial-val") / "turns.jsonl.gz"),
-            rows(folder("doc2dial-val") / "documents.jsonl.gz"),
-            rng,
-        ),
-    ]
     found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for case in cases:
+    for case in cases(given.questions):
         for name, reader in readers.items():
             found[case.kind][name].append(measured(reader, case))
     cells = [
@@ -101,6 +89,14 @@ def main() -> None:
         for kind, of_kind in found.items()
     ]
     fill(PAGE, {"question stories": f"{table(cells)}\n\nMeasured on {datetime.now(UTC):%Y-%m-%d}."})
+
+
+def cases(count: int) -> Iterator[Case]:
+    """Yield those of so many drawn questions of SQuAD, then those of doc2dial-val."""
+    rng = np.random.default_rng(SEED)
+    data, dialogues = folder("squad-open"), folder("doc2dial-val")
+    yield from squad(rows(data / "questions.dev.jsonl.gz"), rows(data / "passages.dev.jsonl.gz"), count, rng)
+    yield from doc2dial(rows(dialogues / "turns.jsonl.gz"), rows(dialogues / "documents.jsonl.gz"), rng)
 
 
 def squad(

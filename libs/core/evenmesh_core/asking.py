@@ -38,13 +38,12 @@ def asking_first(text: str) -> str:
     none or all ask. A reader that learnt from bare questions takes what stands beside one for a part of it.
     docs/guides/prompts.md has the numbers.
     """
-    before, asked, after = _divided(text)
-    if not asked or not (before or after):
+    before, asked, after, added = _divided(text)
+    if not asked or not (before or after or added):
         return text
     question = " ".join(asked)
     least = _CONTENT_WORDS if len(question.split()) >= _LEAST_WORDS else None
-    added = after.pop() if after and not _ENDS.search(after[-1]) else ""
-    return words(words(question, [*reversed(after), *before], least=least), [added])
+    return words(words(question, [*reversed(after), *before], least=least), added)
 
 
 def asking_alone(text: str) -> str:
@@ -53,16 +52,17 @@ def asking_alone(text: str) -> str:
 
     It is ``text`` if none or all ask, or if what asks has less than three words, such as "Why?".
     """
-    before, asked, after = _divided(text)
-    added = after[-1:] if after and not _ENDS.search(after[-1]) else []
+    before, asked, after, added = _divided(text)
     question = " ".join(asked)
-    if len(question.split()) < _LEAST_WORDS or len(before) + len(after) == len(added):
+    if len(question.split()) < _LEAST_WORDS or not (before or after):
         return text
     return " ".join([question, *added])
 
 
-def _divided(text: str) -> tuple[list[str], list[str], list[str]]:
-    """Return the sentences that ask, between the others before and after the last of them."""
+def _divided(text: str) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return the sentences that ask, between the others before and after the last of them; and behind all,
+    apart, a text that ends without a mark.
+    """
     others: list[str] = []
     asked: list[str] = []
     before = 0
@@ -73,7 +73,9 @@ def _divided(text: str) -> tuple[list[str], list[str], list[str]]:
                 before = len(others)
             else:
                 others.append(sentence)
-    return others[:before], asked, others[before:]
+    after = others[before:]
+    added = [after.pop()] if after and not _ENDS.search(after[-1]) else []
+    return others[:before], asked, after, added
 
 
 def _blocks(text: str) -> Iterator[str]:

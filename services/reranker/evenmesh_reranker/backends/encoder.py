@@ -244,7 +244,7 @@ def load(folder: Path, placement: Placement, *, max_length: int | None = None) -
     """Return the cross-encoder in ``folder``; read safetensors only, and run no code of the folder.
 
     Raises:
-        ModelError: it cannot be loaded, has neither one nor two labels, or its fusion is out of bounds.
+        ModelError: it cannot be loaded, has neither one nor two labels, or its config has a wrong value.
     """
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
@@ -262,6 +262,7 @@ def load(folder: Path, placement: Placement, *, max_length: int | None = None) -
     if encoder.num_labels not in (1, 2):
         raise ModelError(f"{folder} has {encoder.num_labels} labels; a reranker has one or two")
     fusions_of(encoder)
+    reads_asking(encoder)
     if max_length is not None:
         encoder.max_seq_length = min(max_length, encoder.max_seq_length or max_length)
     encoder.eval()
@@ -281,5 +282,12 @@ def fusions_of(encoder: CrossEncoder) -> Fusions:
 
 
 def reads_asking(encoder: CrossEncoder) -> bool:
-    """Return whether its config says that a query is also read without what it says beside its question."""
-    return getattr(cast(Any, encoder.model).config, readings.FIELD, False) is True
+    """Return whether its config says that a query is also read without what it says beside its question.
+
+    Raises:
+        ModelError: it says neither true nor false.
+    """
+    given = getattr(cast(Any, encoder.model).config, readings.FIELD, False)
+    if not isinstance(given, bool):
+        raise ModelError(f"{readings.FIELD} of config.json must be true or false, not {given!r}")
+    return given

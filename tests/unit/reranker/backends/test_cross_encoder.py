@@ -134,6 +134,15 @@ async def test_what_asks_is_also_read_alone(make: Make, reads_asking: Path) -> N
     assert found == pytest.approx(exact.scores(story, passages, Agent()), abs=1e-6)
 
 
+def test_a_model_that_does_not_say_whether_it_reads_what_asks_is_refused(reads_asking: Path) -> None:
+    config = json.loads((reads_asking / "config.json").read_text())
+    (reads_asking / "config.json").write_text(json.dumps(config | {"evenmesh_reads_asking": "yes"}))
+    with pytest.raises(
+        ModelError, match=r"evenmesh_reads_asking of config.json must be true or false, not 'yes'"
+    ):
+        load(reads_asking, CPU)
+
+
 async def test_a_query_is_read_once_where_both_readings_have_too_many_tokens(
     make: Make, reads_asking: Path
 ) -> None:

@@ -87,6 +87,11 @@ def test_what_learned_is_served_as_the_run_ranked(tmp_path: Path) -> None:
     assert tiny_encoders.encoder(tmp_path / "begun", version="v").fusions.others.weight == 0.0
 
 
+def test_training_that_begins_with_the_model_that_ships_keeps_how_queries_are_read(tmp_path: Path) -> None:
+    start.save(*start.load(bundled.assembled(tmp_path)), tmp_path / "learned")
+    assert tiny_encoders.encoder(tmp_path / "learned", version="v1").reads_asking
+
+
 def test_no_such_model_is_said() -> None:
     with pytest.raises(ModelError, match="no/such"):
         start.start("no/such", [ANN], seed=1, max_length=32)
