@@ -19,7 +19,7 @@ from benchmarks import command
 from benchmarks.history_turns import PAGE, PARTS, Part, Turn, drawn, read, shown
 from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, pieces, rows
-from evenmesh_core import earlier_words
+from evenmesh_core import asking, earlier_words
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage
@@ -66,8 +66,7 @@ def found(part: Part, asked: Sequence[Turn], home: Path) -> list[tuple[Passage, 
     from benchmarks.rerank_table.scoring import FirstStages, standardized  # imports PyTorch
 
     searched = [
-        earlier_words.balanced(one.question, contextual(one, DEPTHS[DEFAULT]) or one.question)
-        for one in asked
+        asking.searched(one.question, contextual(one, DEPTHS[DEFAULT]) or one.question) for one in asked
     ]
     passages = [
         passage

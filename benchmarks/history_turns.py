@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import command
 from benchmarks.page import fill, table
 from benchmarks.shared_data import folder, rows
-from evenmesh_core import earlier_words
+from evenmesh_core import asking, earlier_words
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_core.ranking_metrics import ranking_metrics
@@ -115,7 +115,7 @@ def searched(turn: Turn, column: str) -> str:
     """Return what is searched for."""
     depth = DEPTHS[column]
     text = earlier_words.words(turn.question, turn.earlier[-depth:] if depth else ())
-    return text if column == ONCE else earlier_words.balanced(turn.question, text)
+    return text if column == ONCE else asking.searched(turn.question, text)
 
 
 def ndcg(part: Part, asked: Sequence[Turn], home: Path) -> dict[str, FloatArray]:

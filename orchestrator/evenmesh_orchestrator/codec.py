@@ -19,7 +19,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
-from evenmesh_core.earlier_words import balanced
+from evenmesh_core.asking import searched
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.rpc.policies import set_target
@@ -51,7 +51,7 @@ def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retrieve
     """Return the request to the retriever."""
     request = retriever_pb.RetrieveRequest(
         # A web search takes words as they are, and a reranker reads them.
-        query=balanced(ask.question, ask.search_text) if ask.adds_words and not ask.web else ask.search_text,
+        query=searched(ask.question, ask.search_text) if ask.adds_words and not ask.web else ask.search_text,
         retriever=ask.retriever,
         depth=ask.depth,
         k=min(k, ask.depth),

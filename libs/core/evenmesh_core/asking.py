@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from evenmesh_core.earlier_words import words
+from evenmesh_core.earlier_words import MAX_BYTES, balanced, content_words, words
 
 _ABBREVIATION_LIST: Final = """
 [A-Za-z] Assoc Ave Blvd Bros Capt Co Col Corp Cpl Dept Dr Ft Gen Gov Hon Inc Jr Lt Ltd Maj Mr Mrs Ms Mt Mts No
@@ -15,6 +15,9 @@ Jan Feb Mar Apr Aug Sept Sep Oct Nov Dec
 """
 _LEAST_WORDS: Final = 3
 _CONTENT_WORDS: Final = 6
+_LEAST_SEARCHED: Final = 2
+_TIMES_SAID: Final = 2
+_MOST_TIMES: Final = 4
 _CLOSING: Final = re.escape("\"'”’)]")
 _NOT_AFTER: Final = "".join(rf"(?<!\b{one}[.])" for one in _ABBREVIATION_LIST.split())
 _SENTENCE_END: Final = re.compile(rf"(?<=[?])\s+|(?<=[.!?]){_NOT_AFTER}[{_CLOSING}]*\s+(?=[^\sa-z])")
@@ -57,6 +60,31 @@ def asking_alone(text: str) -> str:
     if len(question.split()) < _LEAST_WORDS or not (before or after):
         return text
     return " ".join([question, *added])
+
+
+def searched(question: str, text: str) -> str:
+    """Return what a retriever searches for: what a question asks outweighs what it says beside it.
+
+    What asks is there until it has twice the words of the others, four times at most; the others' content
+    words follow once each. The whole question is searched for if it only asks, or if what asks has less than
+    two content words, as in "How do I renew it?". Then words of earlier turns follow, which the question
+    outweighs (:func:`evenmesh_core.earlier_words.balanced`). docs/guides/retrievers.md has the numbers.
+
+    Args:
+        question: the user's turn.
+        text: the turn, followed by words of earlier turns, if any.
+
+    Returns:
+        At most :data:`evenmesh_core.earlier_words.MAX_BYTES`, as ``text`` has.
+    """
+    asks = asking_alone(question)
+    weighed = question
+    if asks != question and content_words(asks) >= _LEAST_SEARCHED:
+        weighed = balanced(asks, words(asks, [question]), times_added=_TIMES_SAID, most=_MOST_TIMES)
+    added = text.removeprefix(question)
+    if len(f"{weighed}{added}".encode()) > MAX_BYTES:
+        weighed = question
+    return balanced(weighed, weighed + added)
 
 
 def _divided(text: str) -> tuple[list[str], list[str], list[str], list[str]]:

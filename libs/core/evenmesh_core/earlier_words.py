@@ -16,7 +16,6 @@ EARLIER_TURNS: Final = 10
 MAX_BYTES: Final = 8_192
 """Longest search text. Bytes."""
 
-_MOST_TIMES: Final = 3
 _WORD: Final = re.compile(r"\w+(?:[-'’.]\w+)*")
 _FUNCTION_WORD_LIST: Final = """
 a about above after again all also am an and any are as at be because been before being below between both
@@ -42,7 +41,7 @@ def words(question: str, earlier: Sequence[str], *, least: int | None = None) ->
         At most :data:`MAX_BYTES`; the turn itself where nothing is added.
     """
     seen = {word.lower() for word in _WORD.findall(question)}
-    room = None if least is None else max(0, least - len(seen - _FUNCTION_WORDS))
+    room = None if least is None else max(0, least - content_words(question))
     seen |= _FUNCTION_WORDS
     text = question
     for word in islice(_new_words(reversed(earlier), seen), room):
@@ -62,25 +61,31 @@ def _new_words(turns: Iterable[str], seen: set[str]) -> Iterator[str]:
                 yield word
 
 
-def balanced(question: str, text: str) -> str:
-    """Return the text of :func:`words` with the turn repeated, so that earlier turns do not outweigh it.
+def balanced(question: str, text: str, *, times_added: int = 1, most: int = 3) -> str:
+    """Return the text of :func:`words` with the turn repeated, so that what was added does not outweigh it.
 
-    A retriever weighs words by how often they are there. The turn is there two or three times if it has fewer
-    words than were added.
+    A retriever weighs words by how often they are there.
 
     Args:
         question: the user's turn.
-        text: the turn, followed by words of earlier turns.
+        text: the turn, followed by added words.
+        times_added: the turn is repeated until it has so many times the words that were added, [1, inf).
+        most: most times that the turn is there, [1, inf).
 
     Returns:
         At most :data:`MAX_BYTES`.
     """
     own = len(_WORD.findall(question))
     added = len(_WORD.findall(text)) - own
-    times = min(_MOST_TIMES, -(-added // max(1, own)))
+    times = min(most, -(-times_added * added // max(1, own)))
     for _ in range(1, times):
         longer = f"{question} {text}"
         if len(longer.encode()) > MAX_BYTES:
             break
         text = longer
     return text
+
+
+def content_words(text: str) -> int:
+    """Return how many different words of a text are not function words."""
+    return len({word.lower() for word in _WORD.findall(text)} - _FUNCTION_WORDS)

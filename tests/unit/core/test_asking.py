@@ -2,9 +2,11 @@
 
 import pytest
 
-from evenmesh_core.asking import asking, asking_alone, asking_first
+from evenmesh_core.asking import asking, asking_alone, asking_first, searched
+from evenmesh_core.earlier_words import MAX_BYTES, balanced, words
 
 STORY = "The first Boston Marathon was in 1897. Fifteen runners competed."
+SAID = "first Boston Marathon 1897 Fifteen competed"
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,49 @@ def test_a_text_that_only_asks_or_never_asks_stays(text: str) -> None:
 )
 def test_what_is_said_is_left_out_but_not_the_words_of_earlier_turns(text: str, alone: str) -> None:
     assert asking_alone(text) == alone
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        # Six words are beside four: three times. Ten would take five; four is the most.
+        (f"{STORY} How many runners finished?", "How many runners finished? " * 3 + SAID),
+        (
+            f"{STORY} It rained cats, dogs and frogs. How many runners finished?",
+            "How many runners finished? " * 4 + f"{SAID} rained cats dogs frogs",
+        ),
+        ("It rains. How many runners finished?", "How many runners finished? rains"),
+        (
+            "It rains in Boston, Massachusetts. How many runners finished?",
+            "How many runners finished? How many runners finished? rains Boston Massachusetts",
+        ),
+        # What asks has one content word, or none: the rest may be what is looked for.
+        (f"{STORY} How many finished?", f"{STORY} How many finished?"),
+        ("How many finished the race?", "How many finished the race?"),
+    ],
+    ids=["three times", "at most four times", "once", "twice", "one content word", "it only asks"],
+)
+def test_a_retriever_receives_what_asks_until_it_has_twice_the_words_of_the_others(
+    question: str, text: str
+) -> None:
+    assert searched(question, question) == text
+
+
+def test_words_of_earlier_turns_follow_once_and_do_not_outweigh_the_question() -> None:
+    turn = "It rains. How many runners finished?"
+    earlier = ["Who oiled which zipper, with resin, in Quillgate, Saddlebrook, Fernhollow and Mossback?"]
+    asks = "How many runners finished? rains"
+    found = searched(turn, words(turn, earlier))
+    assert found == f"{asks} {asks} oiled zipper resin Quillgate Saddlebrook Fernhollow Mossback"
+    assert searched("And then?", "And then? oiled zipper resin") == balanced(
+        "And then?", "And then? oiled zipper resin"
+    )
+
+
+@pytest.mark.parametrize("said", [10, 4000, MAX_BYTES - 40])
+def test_a_text_to_search_for_is_never_too_long(said: int) -> None:
+    question = f"{'x' * said}. How many runners finished?"
+    text = words(question, [" ".join(f"w{place}" for place in range(2000))])
+    found = searched(question, text)
+    assert len(found.encode()) <= MAX_BYTES
+    assert found.split()[-1] == text.split()[-1]

@@ -109,6 +109,17 @@ def test_the_retriever_has_the_question_again_where_more_words_were_added() -> N
     assert codec.retrieve_request(ask(question="How often?"), k=5, sampling=None).query == "How often?"
 
 
+def test_a_retriever_receives_what_asks_before_what_is_said() -> None:
+    """A web search, and a caller that names a text, take it as it is; the reranker reads the question."""
+    question = "It rained. How often should I oil a chain?"
+    one = ask(question=question)
+    assert codec.retrieve_request(one, k=5, sampling=None).query == "How often should I oil a chain? rained"
+    assert codec.rerank_request(one, []).query == question
+    assert codec.retrieve_request(replace(one, web="searx"), k=5, sampling=None).query == question
+    own = ask(question=question, search=question)
+    assert codec.retrieve_request(own, k=5, sampling=None).query == question
+
+
 def test_the_model_has_the_question_with_words_of_earlier_turns() -> None:
     turns = [generator_pb.Turn(question="And zipper oil chain?")]
     prompt = ask(question="How often?", turns=turns).prompt([])
